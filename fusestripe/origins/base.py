@@ -1,0 +1,111 @@
+"""What fusestripe asks of a place where bytes durably are.
+
+An Origin is blocking and safe to call from many threads; the callers bring the threads. Paths are relative
+to the origin's root, with "/" between components and none in front or behind; "" is the root itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from fusestripe.units import ObjectVersion
+
+__all__ = ["Entry", "Origin", "Progress"]
+
+Progress = Callable[[int], None]
+"""Called from the fetching thread with the number of bytes in place so far, counted from the start."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file or a directory as an origin shows it. ``tag`` is "" for a directory.
+
+    ``mtime_ns`` is nanoseconds since the epoch (0: the origin has none, as for a directory that only keys
+    imply). ``mode``, ``uid`` and ``gid`` are None where the origin has no such thing.
+    """
+
+    name: str
+    is_dir: bool
+    size: int = 0
+    mtime_ns: int = 0
+    tag: str = ""
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Origin(Protocol):
+    """One store: a bucket and prefix, a directory, a cluster's subtree.
+
+    Every method raises only OriginError subclasses: NotFound, PermissionDenied, CredentialsRefused,
+    VersionChanged, OriginUnavailable (transient), BadAnswer (transient).
+    """
+
+    @property
+    def url(self) -> str:
+        """For people and as the identity in ObjectVersion.origin. Holds no secret."""
+        ...
+
+    @property
+    def lists_trees(self) -> bool:
+        """Whether walk() costs about one request a thousand files, however many directories they are in."""
+        ...
+
+    def check(self) -> None:
+        """Raise unless the root exists and can be listed with these credentials.
+
+        The error's message and mend are what `fusestripe mount` prints.
+        """
+        ...
+
+    def stat(self, path: str) -> Entry:
+        """The file or directory at ``path``. Where both exist, the directory. Raises NotFound."""
+        ...
+
+    def list_dir(self, path: str) -> Iterator[list[Entry]]:
+        """The direct children of the directory ``path``, page by page, each page one request or less.
+
+        A name appears once: where a file and a directory share it, the directory. A name that cannot be a
+        path component (see ``is_component``) is left out. Raises NotFound where there is no such directory.
+        """
+        ...
+
+    def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
+        """Every file below the directory ``path`` with its path relative to it, page by page, in key order.
+
+        Only called where ``lists_trees``. A directory that holds nothing appears as an Entry of its own.
+        """
+        ...
+
+    def version(self, path: str, entry: Entry) -> ObjectVersion:
+        """The version that ``entry`` (of ``path``) speaks of."""
+        ...
+
+    def read_range(self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
+        """Fill ``into`` with the bytes of ``version`` from ``offset`` on, in one request.
+
+        ``offset + len(into) <= version.size``. Bytes are put in order, and ``progress`` is called as they
+        arrive. Returns only when every byte is in place and the origin has vouched that they are of
+        ``version``; raises VersionChanged where they are of another, BadAnswer where the answer's range or
+        length is not the one asked for. What ``progress`` has reported is of ``version`` even if it raises.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections. Nothing is called afterwards."""
+        ...
+
+
+def is_component(name: str) -> bool:
+    """Whether ``name`` can be one component of a path: not "", ".", "..", no "/" or NUL, at most 255 bytes.
+
+    255 bytes is NAME_MAX of Linux (limits.h), and FUSE_NAME_MAX is more.
+    """
+    return (
+        name not in ("", ".", "..")
+        and "/" not in name
+        and "\0" not in name
+        and len(name.encode("utf-8", "surrogateescape")) <= 255
+    )

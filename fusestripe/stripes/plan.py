@@ -1,0 +1,37 @@
+"""Where stripes lie in a file. Pure arithmetic; all sizes and offsets in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+__all__ = ["Piece", "pieces", "stripe_count", "stripe_length"]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """The part ``start:stop`` of stripe ``index`` that a read asks for (offsets inside the stripe)."""
+
+    index: int
+    start: int
+    stop: int
+
+
+def stripe_count(size: int, stripe_size: int) -> int:
+    """How many stripes a file of ``size`` has; none for an empty one."""
+    return -(-size // stripe_size)
+
+
+def stripe_length(index: int, size: int, stripe_size: int) -> int:
+    """Length of stripe ``index``: ``stripe_size``, less for the last, 0 past the end."""
+    return max(0, min(stripe_size, size - index * stripe_size))
+
+
+def pieces(offset: int, length: int, stripe_size: int) -> Iterator[Piece]:
+    """The pieces that cover ``length`` bytes from ``offset``, in order."""
+    end = offset + length
+    while offset < end:
+        index, start = divmod(offset, stripe_size)
+        stop = min(stripe_size, start + end - offset)
+        yield Piece(index, start, stop)
+        offset += stop - start
