@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-__all__ = ["Piece", "pieces", "stripe_count", "stripe_length"]
+__all__ = ["Piece", "pieces", "stripe_count", "stripe_length", "take_turns"]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -35,3 +35,22 @@ def pieces(offset: int, length: int, stripe_size: int) -> Iterator[Piece]:
         stop = min(stripe_size, start + end - offset)
         yield Piece(index, start, stop)
         offset += stop - start
+
+
+def take_turns(walks: Iterable[Iterator[tuple[int, int]]], stripe_size: int) -> Iterator[int]:
+    """The stripes under the (offset, length) ranges of several walks, one of each in turn, none twice."""
+    queues = [_stripes_under(walk, stripe_size) for walk in walks]
+    seen: set[int] = set()
+    while queues:
+        for queue in list(queues):
+            index = next(queue, None)
+            if index is None:
+                queues.remove(queue)
+            elif index not in seen:
+                seen.add(index)
+                yield index
+
+
+def _stripes_under(walk: Iterator[tuple[int, int]], stripe_size: int) -> Iterator[int]:
+    for offset, length in walk:
+        yield from range(offset // stripe_size, (offset + length - 1) // stripe_size + 1)

@@ -1,0 +1,91 @@
+"""Bringing one stripe from its origin: a range request in a thread, asked again from where it broke off."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import msgspec
+import trio
+
+from fusestripe.errors import OriginError, OriginUnavailable
+from fusestripe.origins.base import Origin
+from fusestripe.origins.retry import Backoff
+from fusestripe.stripes.resident import Stripe
+
+__all__ = ["FetchStatistics", "Fetcher"]
+
+log = logging.getLogger(__name__)
+
+
+class FetchStatistics(msgspec.Struct, frozen=True):
+    """Since the start: requests made, bytes (of whole stripes), tries after a failure, and stripes given up.
+
+    ``in_flight`` is how many requests run now.
+    """
+
+    requests: int
+    bytes: int
+    retries: int
+    errors: int
+    in_flight: int
+
+
+class Fetcher:
+    """Runs range requests in at most ``threads`` threads; gives up ``timeout`` seconds after the first."""
+
+    def __init__(self, *, threads: int, timeout: float) -> None:
+        self._limiter = trio.CapacityLimiter(threads)
+        self._timeout = timeout
+        self._requests = self._bytes = self._retries = self._errors = 0
+
+    async def fetch(self, origin: Origin, stripe: Stripe, offset: int) -> None:
+        """Fill ``stripe``, which begins ``offset`` bytes into its version, and tell it as bytes arrive.
+
+        Raises OriginError: VersionChanged and the like at once, what is transient after the timeout.
+        """
+        version, index = stripe.key
+        backoff = Backoff(self._timeout)
+        while True:
+            done = stripe.filled
+            try:
+                await self._request(origin, stripe, offset, done)
+            except OriginError as error:
+                if stripe.filled > done:
+                    backoff.progressed()
+                try:
+                    await backoff.after(error)
+                except OriginError:
+                    self._errors += 1
+                    log.error("%s/%s: stripe %d: %s", origin.url, version.path, index, error)  # noqa: TRY400
+                    raise
+                self._retries += 1
+            else:
+                self._bytes += stripe.length
+                return
+
+    async def _request(self, origin: Origin, stripe: Stripe, offset: int, done: int) -> None:
+        self._requests += 1
+        await trio.to_thread.run_sync(
+            partial(
+                origin.read_range,
+                stripe.key[0],
+                offset + done,
+                stripe.view[done : stripe.length],
+                lambda arrived: stripe.advance(done + arrived),
+            ),
+            limiter=self._limiter,
+            abandon_on_cancel=True,
+        )
+        if stripe.filled != stripe.length:
+            raise OriginUnavailable(f"{stripe.length - stripe.filled} bytes of the answer are missing")
+
+    def statistics(self) -> FetchStatistics:
+        """What was asked so far."""
+        return FetchStatistics(
+            requests=self._requests,
+            bytes=self._bytes,
+            retries=self._retries,
+            errors=self._errors,
+            in_flight=int(self._limiter.borrowed_tokens),
+        )

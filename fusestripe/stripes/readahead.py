@@ -1,0 +1,107 @@
+"""Which bytes a reader will want next, judged from the reads it made. Pure: no clock, no I/O.
+
+One file handle often has several readers (a checkpoint loaded by eight threads, each in its own region), and
+the kernel's own read-ahead brings their requests a little out of order. So a handle is a set of *runs*, each
+a sequence of reads that follow each other. A run that begins at a constant distance behind the two before it
+is the next record of a strided walk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+__all__ = ["AccessPattern"]
+
+# Runs remembered for one handle: more readers than this on one handle fall back to no read-ahead.
+MAX_RUNS = 32
+# A read within this many of its own lengths of where a run stands belongs to it.
+DISORDER = 8
+# Bytes ahead for each byte read: a run from the start of a file is nearly always read to its end.
+GROWTH_FROM_START = 32
+GROWTH = 4
+
+
+class _Run:
+    __slots__ = ("position", "reads", "start")
+
+    def __init__(self, start: int, position: int) -> None:
+        self.start = start
+        self.position = position
+        self.reads = 1
+
+    @property
+    def extent(self) -> int:
+        return self.position - self.start
+
+
+class AccessPattern:
+    """The runs of one file handle and what they ask for ahead: ``max_ahead`` bytes a run at most.
+
+    A strided walk is listed to the end of the file; the caller takes as much of it as it has room for.
+    """
+
+    def __init__(self, size: int, max_ahead: int) -> None:
+        self._size = size
+        self._max_ahead = max_ahead
+        self._runs: deque[_Run] = deque(maxlen=MAX_RUNS)
+        self._newest: _Run | None = None
+        self._stride = 0
+        self._extent = 0
+
+    def observe(self, offset: int, length: int) -> bool:
+        """Take note of a read; true where it goes on from an earlier one."""
+        for run in reversed(self._runs):
+            gap = offset - run.position
+            if abs(gap) <= DISORDER * length and offset >= run.start:
+                run.position = max(run.position, offset + length)
+                run.reads += 1
+                if run is not self._newest:
+                    # Earlier runs go on: several readers at equal distances, not one that jumps.
+                    self._stride = 0
+                self._runs.remove(run)
+                self._runs.append(run)
+                return True
+        self._begin(_Run(offset, offset + length))
+        return False
+
+    def ahead(self) -> list[Iterator[tuple[int, int]]]:
+        """For each run, the latest first, the (offset, length) it will want, the nearest first.
+
+        Nothing lies past the end of the file.
+        """
+        return [
+            self._records(run)
+            if self._stride and run is self._newest
+            else self._clamped(run.position, self._growth(run))
+            for run in reversed(self._runs)
+        ]
+
+    def _begin(self, run: _Run) -> None:
+        starts = {earlier.start for earlier in self._runs}
+        self._stride = 0
+        for earlier in reversed(self._runs):
+            stride = run.start - earlier.start
+            if stride > 0 and earlier.start - stride in starts:
+                self._stride, self._extent = stride, max(earlier.extent, run.extent)
+                break
+        self._runs.append(run)
+        self._newest = run
+
+    def _growth(self, run: _Run) -> int:
+        if run.start == 0:
+            return min(self._max_ahead, run.extent * GROWTH_FROM_START)
+        return min(self._max_ahead, run.extent * GROWTH) if run.reads > 1 else 0
+
+    def _records(self, run: _Run) -> Iterator[tuple[int, int]]:
+        extent = min(max(self._extent, run.extent), self._stride)
+        yield from self._clamped(run.position, run.start + extent - run.position)
+        start = run.start + self._stride
+        while start < self._size:
+            yield from self._clamped(start, extent)
+            start += self._stride
+
+    def _clamped(self, offset: int, length: int) -> Iterator[tuple[int, int]]:
+        length = min(length, self._size - offset)
+        if length > 0:
+            yield offset, length

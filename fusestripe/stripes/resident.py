@@ -1,0 +1,217 @@
+"""Stripes in memory: one task fills each (single flight), any number of readers wait for its bytes.
+
+A fill belongs to this service, not to the reader that asked first: readers come, wait and are cancelled
+without any effect on it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from fusestripe.stripes.memory import Buffer, BufferPool
+from fusestripe.units import ObjectVersion
+
+__all__ = ["ResidentStripes", "Stripe", "Work"]
+
+Key = tuple[ObjectVersion, int]
+
+
+class Stripe:
+    """One stripe of a version. ``filled`` bytes from its start are there and right.
+
+    ``settled`` is set when nothing more will happen to it: it is saved or could not be, or has failed.
+    ``filled`` is written by the thread that fetches and read by the event loop; the waiters' least wish is
+    written by the loop and read by the thread. Each side writes its own value before it reads the other's,
+    so no wake-up is lost.
+    """
+
+    __slots__ = (
+        "_error",
+        "_readers",
+        "_token",
+        "_waiters",
+        "_wish",
+        "buffer",
+        "filled",
+        "key",
+        "length",
+        "settled",
+    )
+
+    def __init__(self, key: Key, length: int) -> None:
+        self.key = key
+        self.length = length
+        self.filled = 0
+        self.buffer: Buffer | None = None
+        self._error: Exception | None = None
+        self._readers = 0
+        self._wish = length
+        self._waiters: dict[trio.Event, int] = {}
+        self.settled = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+
+    @property
+    def view(self) -> memoryview:
+        """All of its memory, filled or not."""
+        assert self.buffer is not None
+        return self.buffer.view
+
+    def advance(self, filled: int) -> None:
+        """From the fetching thread: ``filled`` bytes are in place."""
+        self.filled = filled
+        if filled >= self._wish:
+            self._token.run_sync_soon(self._wake, idempotent=True)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it failed, if it did."""
+        return self._error
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a reader is about to look at its bytes."""
+        return self._readers > 0
+
+    async def _wait(self, stop: int) -> None:
+        while self.filled < stop:
+            if self._error is not None:
+                raise self._error
+            event = trio.Event()
+            self._waiters[event] = stop
+            self._wish = min(self._wish, stop)
+            try:
+                if self.filled >= stop:
+                    return
+                await event.wait()
+            finally:
+                self._waiters.pop(event, None)
+
+    def _wake(self) -> None:
+        served = [
+            event for event, stop in self._waiters.items() if stop <= self.filled or self._error is not None
+        ]
+        for event in served:
+            del self._waiters[event]
+            event.set()
+        self._wish = min(self._waiters.values(), default=self.length)
+
+    def complete(self) -> None:
+        """All bytes are in place."""
+        self.filled = self.length
+        self._wake()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+        self._wake()
+
+
+Work = Callable[[Stripe], Awaitable[None]]
+"""Brings the bytes of a stripe into its view (``advance`` on the way), calls ``complete`` once all are there,
+and may go on to save them; raises where it cannot bring them."""
+
+
+class ResidentStripes:
+    """The table of stripes in memory, within the pool's limit.
+
+    Invariant: a key stands in the table at most once, so there is at most one fetch of a stripe at a time.
+    Stripes that are whole and saved stay until their memory is wanted, the least recently used goes first.
+    """
+
+    def __init__(self, pool: BufferPool, nursery: trio.Nursery) -> None:
+        self._pool = pool
+        self._nursery = nursery
+        self._stripes: dict[Key, Stripe] = {}
+        self._idle: OrderedDict[Key, Stripe] = OrderedDict()
+
+    def find(self, key: Key) -> Stripe | None:
+        """The stripe of that key, if it is here or on its way."""
+        stripe = self._stripes.get(key)
+        if stripe is not None and key in self._idle:
+            self._idle.move_to_end(key)
+        return stripe
+
+    def begin(self, key: Key, length: int, work: Work, *, urgent: bool) -> Stripe:
+        """Have ``work`` bring a stripe that is not here, as soon as there is memory for it."""
+        return self._start(Stripe(key, length), work, urgent)
+
+    def begin_ahead(self, key: Key, length: int, work: Work) -> Stripe | None:
+        """The same for a stripe nobody waits for yet: None where that would take memory from others."""
+        self._drop_idle(length)
+        buffer = self._pool.try_take(length, urgent=False)
+        if buffer is None:
+            return None
+        stripe = Stripe(key, length)
+        stripe.buffer = buffer
+        return self._start(stripe, work, False)
+
+    async def wait(self, stripe: Stripe, stop: int) -> None:
+        """Until the bytes before ``stop`` are there. Raises what made the fill fail.
+
+        They stay at least until the caller's next checkpoint.
+        """
+        stripe._readers += 1
+        try:
+            await stripe._wait(stop)
+        finally:
+            stripe._readers -= 1
+            self._serve_takers()
+
+    def release(self, key: Key) -> None:
+        """Nobody will read this stripe again soon: it is the first whose memory is taken."""
+        if key in self._idle:
+            self._idle.move_to_end(key, last=False)
+
+    def trim(self) -> None:
+        """Give up all memory that only serves to be read again."""
+        for stripe in list(self._idle.values()):
+            if not stripe.awaited:
+                self._forget(stripe)
+        self._pool.trim()
+
+    def _start(self, stripe: Stripe, work: Work, urgent: bool) -> Stripe:
+        self._stripes[stripe.key] = stripe
+        self._nursery.start_soon(self._run, stripe, work, urgent)
+        return stripe
+
+    async def _run(self, stripe: Stripe, work: Work, urgent: bool) -> None:
+        try:
+            if stripe.buffer is None:
+                self._drop_idle(stripe.length)
+                stripe.buffer = await self._pool.take(stripe.length, urgent=urgent)
+            await work(stripe)
+        except Exception as error:
+            stripe._fail(error)
+            self._forget(stripe)
+        except trio.Cancelled:
+            self._forget(stripe)
+            raise
+        else:
+            self._idle[stripe.key] = stripe
+            self._serve_takers()
+        finally:
+            stripe.settled.set()
+
+    def _serve_takers(self) -> None:
+        while self._pool.wanted and self._drop_one():
+            pass
+
+    def _drop_idle(self, length: int) -> None:
+        """Make room for ``length`` bytes out of idle stripes, as far as there are any."""
+        while not self._pool.has_room(length) and self._drop_one():
+            pass
+
+    def _drop_one(self) -> bool:
+        victim = next((stripe for stripe in self._idle.values() if not stripe.awaited), None)
+        if victim is not None:
+            self._forget(victim)
+        return victim is not None
+
+    def _forget(self, stripe: Stripe) -> None:
+        self._stripes.pop(stripe.key, None)
+        self._idle.pop(stripe.key, None)
+        if stripe.buffer is not None:
+            buffer, stripe.buffer = stripe.buffer, None
+            self._pool.give(buffer)
