@@ -1,0 +1,293 @@
+"""What stands at a mountpoint, whether FUSE can mount there, and taking a mount away again."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+import msgspec
+import psutil
+
+from fusestripe.errors import MountError
+
+__all__ = [
+    "FSTYPE",
+    "Mount",
+    "check_fuse",
+    "find_mount",
+    "has_sys_admin",
+    "holders",
+    "mounts",
+    "our_mounts",
+    "parse_mountinfo",
+    "prepare",
+    "unmount",
+]
+
+FSTYPE = "fuse.fusestripe"
+"""As the kernel shows a mount of type "fuse" with subtype=fusestripe (mount.fuse3(8))."""
+
+_FUSE_DEVICE = "/dev/fuse"
+_FUSE_CONF = "/etc/fuse.conf"
+_CAP_SYS_ADMIN = 21  # include/uapi/linux/capability.h
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # umount2(2), include/linux/fs.h
+_DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+"""What every call on a FUSE mount gives once its daemon is gone (fs/fuse/dev.c)."""
+_HOLDER_SECONDS = 2.0
+_FUSERMOUNT_SECONDS = 20.0
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """One line of /proc/self/mountinfo. ``device`` is "major:minor"."""
+
+    mountpoint: str
+    fstype: str
+    source: str
+    device: str
+    options: tuple[str, ...]
+
+    @property
+    def owner(self) -> int | None:
+        """The user that a FUSE mount belongs to; None for other filesystems."""
+        ids = [option[8:] for option in self.options if option.startswith("user_id=")]
+        return int(ids[0]) if ids and ids[0].isdigit() else None
+
+
+def parse_mountinfo(text: str) -> Iterator[Mount]:
+    """The mounts in ``text``, in order (proc_pid_mountinfo(5)): a later one hides those before it.
+
+    Space, tab, newline and backslash in names come as octal escapes.
+    """
+    for line in text.split("\n"):  # splitlines would also split at what the kernel does not escape
+        before, separator, after = line.partition(" - ")
+        fields, rest = before.split(" "), after.split(" ")
+        if separator and len(fields) >= 6 and len(rest) >= 2:
+            options = (*fields[5].split(","), *(rest[2].split(",") if len(rest) > 2 else ()))
+            yield Mount(_unescape(fields[4]), rest[0], _unescape(rest[1]), fields[2], options)
+
+
+def mounts() -> list[Mount]:
+    """What is mounted in this process's mount namespace."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        return list(parse_mountinfo(file.read()))
+
+
+def our_mounts() -> list[Mount]:
+    """The fusestripe mounts of this user, each mountpoint once."""
+    user = os.geteuid()
+    found = {mount.mountpoint: mount for mount in mounts() if mount.fstype == FSTYPE and mount.owner == user}
+    return list(found.values())
+
+
+def find_mount(path: str) -> Mount | None:
+    """What is mounted right at ``path`` (absolute, no links), or None."""
+    return next((mount for mount in reversed(mounts()) if mount.mountpoint == path), None)
+
+
+def prepare(mountpoint: str) -> str:
+    """The absolute path of ``mountpoint``, ready to be mounted on; what a dead daemon left there is removed.
+
+    Raises MountError where it is missing, no directory, not empty, or in use.
+    """
+    path = os.path.realpath(mountpoint)
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        if error.errno not in _DEAD:
+            _refuse_unreachable(path, error)
+        _remove_stale(path)
+        return prepare(path)
+    if not stat.S_ISDIR(mode):
+        raise MountError(f"{path} is not a directory", mend="mount on an empty directory")
+    mount = find_mount(path)
+    if mount is not None:
+        mend = f"fusestripe unmount {path}" if mount.fstype == FSTYPE else "take another directory"
+        raise MountError(f"{path} is already mounted ({mount.fstype} from {mount.source})", mend=mend)
+    try:
+        with os.scandir(path) as entries:
+            is_empty = next(entries, None) is None
+    except OSError as error:
+        _refuse_unreachable(path, error)
+    if not is_empty:
+        raise MountError(f"{path} is not empty", mend="mount on an empty directory")
+    return path
+
+
+def check_fuse(*, allow_other: bool) -> None:
+    """Raise MountError unless this process may mount with FUSE."""
+    if not os.path.exists(_FUSE_DEVICE):
+        raise MountError(
+            f"{_FUSE_DEVICE} is missing",
+            mend="modprobe fuse; in a container add --device /dev/fuse --cap-add SYS_ADMIN",
+        )
+    if not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK):
+        raise MountError(f"this user may not open {_FUSE_DEVICE}", mend=f"as root: chmod 666 {_FUSE_DEVICE}")
+    if has_sys_admin():
+        return
+    if os.geteuid() == 0:
+        raise MountError("root may not mount here: CAP_SYS_ADMIN is missing", mend="add --cap-add SYS_ADMIN")
+    if shutil.which("fusermount3") is None:
+        raise MountError("fusermount3 is missing", mend="install fuse3 (apt install fuse3)")
+    if allow_other and not allows_other():
+        raise MountError(
+            f"allow_other is for root only: {_FUSE_CONF} does not say user_allow_other",
+            mend="add that line there, as root, or mount without allow_other",
+        )
+
+
+def has_sys_admin() -> bool:
+    """Whether this process has CAP_SYS_ADMIN (capabilities(7)), which mount(2) and passthrough ask for."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        effective = re.search(r"^CapEff:\s*([0-9a-f]+)", file.read(), re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) >> _CAP_SYS_ADMIN & 1)
+
+
+def allows_other() -> bool:
+    """Whether /etc/fuse.conf lets users other than root mount with allow_other (fusermount3(1))."""
+    try:
+        with open(_FUSE_CONF, encoding="utf-8", errors="replace") as file:
+            return any(line.split("#")[0].strip() == "user_allow_other" for line in file)
+    except OSError:
+        return False  # no file is the same as an empty one
+
+
+def unmount(mountpoint: str) -> None:
+    """Take the fusestripe mount at ``mountpoint`` (absolute, no links) away, a dead daemon's too.
+
+    Raises MountError where there is none, where it is another user's or another program's, and where it is
+    in use: then by whom.
+    """
+    mount = find_mount(mountpoint)
+    if mount is None:
+        raise MountError(f"{mountpoint} is not mounted", mend="fusestripe status shows the mounts")
+    if mount.fstype != FSTYPE:
+        raise MountError(f"{mountpoint} is not fusestripe's mount ({mount.fstype})", mend=f"umount {mountpoint}")
+    if os.geteuid() not in (0, mount.owner):
+        raise MountError(f"{mountpoint} belongs to user {mount.owner}", mend="unmount it as that user or root")
+    if _is_dead(mountpoint):
+        _detach(mountpoint, lazy=True)
+        return
+    try:
+        _detach(mountpoint, lazy=False)
+    except _Busy:
+        names = holders(mountpoint)
+        if not names:
+            names = _retry(mountpoint)
+        if names:
+            raise MountError(f"{mountpoint} is in use by {', '.join(names)}", mend="end them first") from None
+
+
+def holders(mountpoint: str, within: float = _HOLDER_SECONDS) -> list[str]:
+    """Processes that work in ``mountpoint`` or hold a file of it open, like "python (4711)".
+
+    Best effort: those this user may look at, as far as ``within`` seconds reach.
+    """
+    deadline = time.monotonic() + within
+    below = mountpoint.rstrip("/") + "/"
+    found = []
+    for process in psutil.process_iter():
+        if time.monotonic() > deadline:
+            break
+        try:
+            paths = [process.cwd(), *(file.path for file in process.open_files())]
+            if any(path == mountpoint or path.startswith(below) for path in paths):
+                found.append(f"{process.name()} ({process.pid})")
+        except (psutil.Error, OSError):
+            continue  # gone meanwhile, or another user's
+    return found
+
+
+class _Busy(Exception):
+    """EBUSY."""
+
+
+def _retry(mountpoint: str) -> list[str]:
+    """Once more, for a holder that left before it was searched for. The holders; none where it went well."""
+    try:
+        _detach(mountpoint, lazy=False)
+    except _Busy:
+        return holders(mountpoint) or ["a process that cannot be seen from here"]
+    return []
+
+
+def _detach(mountpoint: str, *, lazy: bool) -> None:
+    if not has_sys_admin():
+        _fusermount(mountpoint, lazy=lazy)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
+    if libc.umount2(os.fsencode(mountpoint), flags) == 0:
+        return
+    number = ctypes.get_errno()
+    if number == errno.EBUSY:
+        raise _Busy
+    raise MountError(f"{mountpoint} cannot be unmounted: {os.strerror(number).lower()}")
+
+
+def _fusermount(mountpoint: str, *, lazy: bool) -> None:
+    program = shutil.which("fusermount3")
+    if program is None:
+        raise MountError("fusermount3 is missing", mend="install fuse3 (apt install fuse3)")
+    command: Sequence[str] = [program, "-u", *(["-z"] if lazy else []), "--", mountpoint]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "LC_ALL": "C"},
+            timeout=_FUSERMOUNT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MountError(f"{mountpoint} cannot be unmounted: fusermount3 does not end") from None
+    if done.returncode == 0:
+        return
+    if "busy" in done.stderr.lower():
+        raise _Busy
+    raise MountError(f"{mountpoint} cannot be unmounted: {' '.join(done.stderr.split())}")
+
+
+def _is_dead(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno in _DEAD
+    return False
+
+
+def _remove_stale(path: str) -> None:
+    """Take a dead daemon's mount off ``path``, if it is fusestripe's and this user's."""
+    mount = find_mount(path)
+    if mount is None:
+        points = [other.mountpoint for other in mounts()]
+        parent = max((point for point in points if path.startswith(point.rstrip("/") + "/")), key=len)
+        raise MountError(f"{path} lies in {parent}, a mount whose daemon is dead", mend=f"umount -l {parent}")
+    if mount.fstype != FSTYPE:
+        raise MountError(
+            f"{path} is a dead mount of another program ({mount.fstype} from {mount.source})",
+            mend=f"umount -l {path}",
+        )
+    unmount(path)
+
+
+def _refuse_unreachable(path: str, error: OSError) -> NoReturn:
+    if error.errno == errno.ENOENT:
+        raise MountError(f"{path} does not exist", mend=f"mkdir -p {path}") from None
+    if error.errno == errno.ENOTDIR:
+        raise MountError(f"{path} is not a directory", mend="mount on an empty directory") from None
+    what = (error.strerror or str(error)).lower()
+    raise MountError(f"{path} cannot be reached: {what}", mend="mount on a directory of your own") from None
+
+
+def _unescape(name: str) -> str:
+    raw = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8) & 255]), os.fsencode(name))
+    return os.fsdecode(raw)
