@@ -1,0 +1,34 @@
+"""Fixtures that several kinds of test share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.proxy import Proxy
+from tests.support.seaweed import SeaweedServer
+
+_bucket_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    """One real S3 server for the whole run. Each test takes a bucket of its own (``s3_bucket``)."""
+    with SeaweedServer(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3_server: SeaweedServer) -> Iterator[str]:
+    """A new empty bucket."""
+    with s3_server.bucket(f"bucket-{next(_bucket_numbers)}") as name:
+        yield name
+
+
+@pytest.fixture
+def s3_proxy(s3_server: SeaweedServer) -> Iterator[Proxy]:
+    """A proxy before the S3 server: counts, shapes and breaks what passes through it."""
+    with Proxy(s3_server.endpoint) as proxy:
+        yield proxy
