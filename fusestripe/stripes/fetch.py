@@ -71,7 +71,7 @@ class Fetcher:
                 origin.read_range,
                 stripe.key[0],
                 offset + done,
-                stripe.view[done : stripe.length],
+                stripe.view[done:],
                 lambda arrived: stripe.advance(done + arrived),
             ),
             limiter=self._limiter,

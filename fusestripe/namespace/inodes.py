@@ -1,0 +1,89 @@
+"""Inode numbers, derived from what they stand for.
+
+The inode of a file is one *version* of it: when the object at a path is replaced, the path gets another
+inode, as if someone had renamed a new file over the old one. So an open handle goes on with the version it
+has, the kernel's cached pages of an inode are always right, and the same tree has the same numbers after a
+restart.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import xxhash
+
+from fusestripe.origins.base import Entry
+
+__all__ = ["DIRECTORY", "ROOT", "InodeTable", "Node"]
+
+# FUSE_ROOT_ID of linux/fuse.h.
+ROOT = 1
+
+DIRECTORY = Entry(name="", is_dir=True)
+"""A directory of which only the path counts."""
+
+
+class Node:
+    """A directory, or one version of a file, that the kernel knows. ``path`` is "" for the root."""
+
+    __slots__ = ("entry", "inode", "lookups", "path")
+
+    def __init__(self, inode: int, path: str, entry: Entry) -> None:
+        self.inode = inode
+        self.path = path
+        self.entry = entry
+        self.lookups = 0
+
+
+class InodeTable:
+    """The nodes the kernel holds, until it forgets them."""
+
+    def __init__(self) -> None:
+        root = Node(ROOT, "", DIRECTORY)
+        root.lookups = 1
+        self._nodes: dict[int, Node] = {ROOT: root}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def get(self, inode: int) -> Node:
+        """The node of a number the kernel was given. Raises KeyError for one it was not."""
+        return self._nodes[inode]
+
+    def find(self, path: str, entry: Entry) -> Node:
+        """The node of ``entry`` at ``path``; not yet counted as known to the kernel."""
+        if not path:
+            return self._nodes[ROOT]
+        inode = _derive(path, entry)
+        while True:
+            node = self._nodes.get(inode)
+            if node is None:
+                return Node(inode, path, entry)
+            if node.path == path and _same(node.entry, entry):
+                node.entry = entry
+                return node
+            inode = max(ROOT + 1, (inode + 1) % 2**64)
+
+    def remember(self, node: Node) -> None:
+        """The kernel has been given ``node`` once more."""
+        node.lookups += 1
+        self._nodes[node.inode] = node
+
+    def forget(self, inode: int, count: int) -> None:
+        """The kernel gives back ``count`` of what it was given."""
+        node = self._nodes.get(inode)
+        if node is None or inode == ROOT:
+            return
+        node.lookups -= count
+        if node.lookups <= 0:
+            del self._nodes[inode]
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    if one.is_dir or other.is_dir:
+        return one.is_dir == other.is_dir
+    return (one.size, one.tag) == (other.size, other.tag)
+
+
+def _derive(path: str, entry: Entry) -> int:
+    identity = [path] if entry.is_dir else [path, entry.size, entry.tag]
+    return max(ROOT + 1, xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(identity)))

@@ -1,0 +1,205 @@
+"""The tree of all routes: look-up and listing, with answers kept for a time.
+
+What is asked of an origin, and how often: a directory's first look-up lists it (up to two pages), so that
+the files in it cost no request of their own; a directory of more than two pages is asked for single names
+until someone lists it whole. Answers are kept for the TTL; "there is none" for the shorter negative TTL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from fusestripe.errors import NotFound
+from fusestripe.namespace.flights import Flights
+from fusestripe.namespace.routes import Place, RouteTable
+from fusestripe.origins.base import Entry
+from fusestripe.origins.retry import retried
+from fusestripe.units import ObjectVersion
+
+__all__ = ["Absent", "Found", "Listing", "Tree"]
+
+# Listings and single answers kept before those past their time are thrown out.
+KEPT = 4096
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What is at ``path``, and until when (trio.current_time()) that may be said without asking again."""
+
+    path: str
+    entry: Entry
+    expires: float
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The entries of a directory by name as they were ``at`` a time; all of them, or the first pages."""
+
+    entries: Mapping[str, Entry]
+    complete: bool
+    at: float
+    expires: float
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """That there is nothing at a path, and until when that may be said."""
+
+    expires: float
+
+
+class _Single(msgspec.Struct, frozen=True):
+    """The answer about one path; ``entry`` is None for "there is none"."""
+
+    entry: Entry | None
+    at: float
+    expires: float
+
+
+class Tree:
+    """Paths have no leading slash; "" is the root. All times are seconds of trio's clock.
+
+    ``ttl`` and ``negative_ttl`` in seconds. ``timeout``: how long an origin that fails is asked again.
+    """
+
+    def __init__(
+        self, routes: RouteTable, nursery: trio.Nursery, *, ttl: float, negative_ttl: float, timeout: float
+    ) -> None:
+        self._routes = routes
+        self._ttl = ttl
+        self._negative_ttl = min(negative_ttl, ttl)
+        self._timeout = timeout
+        self._limiter = trio.CapacityLimiter(16)
+        self._listings: dict[str, Listing] = {}
+        self._singles: dict[str, _Single] = {}
+        self._listing_flights: Flights[Listing] = Flights(nursery)
+        self._stat_flights: Flights[_Single] = Flights(nursery)
+
+    def place(self, path: str) -> Place | None:
+        """Where ``path`` lies; None for a directory that only leads to routes."""
+        return self._routes.place(path)
+
+    def version(self, path: str, entry: Entry) -> ObjectVersion:
+        """The version of the file ``entry`` at ``path``."""
+        place = self._routes.place(path)
+        if place is None:
+            raise NotFound(f"no route leads to /{path}")
+        return place.origin.version(place.path, entry)
+
+    async def lookup(self, directory: str, name: str) -> Found:
+        """The child ``name`` of ``directory``. Raises NotFound, or what the origin raised."""
+        path = f"{directory}/{name}" if directory else name
+        place = self._routes.place(path)
+        if place is None or place.path == "":
+            if name not in self._routes.children(directory):
+                raise NotFound(f"no route leads to /{path}")
+            return Found(path, Entry(name=name, is_dir=True), math.inf)
+        known = self.known(path)
+        if known is None and self._listed(directory) is None:
+            known = _look(await self._list(directory, whole=False), path, self._negative_ttl)
+        if known is None:
+            single = await self._stat_flights.join(path, partial(self._stat, place, path))
+            known = _answer(single, path)
+        if isinstance(known, Absent):
+            raise NotFound(f"/{path} does not exist")
+        return known
+
+    async def stat(self, path: str) -> Found:
+        """The same by path; the root is always there."""
+        if not path:
+            return Found("", Entry(name="", is_dir=True), math.inf)
+        directory, _, name = path.rpartition("/")
+        return await self.lookup(directory, name)
+
+    async def list_dir(self, path: str) -> Listing:
+        """All entries of a directory. Raises NotFound, or what the origin raised."""
+        if self._routes.place(path) is None:
+            names = self._routes.children(path)
+            entries = {name: Entry(name=name, is_dir=True) for name in names}
+            return Listing(entries, True, trio.current_time(), math.inf)
+        listing = self._listed(path)
+        if listing is None or not listing.complete:
+            listing = await self._list(path, whole=True)
+        return listing
+
+    def known(self, path: str) -> Found | Absent | None:
+        """What can be said of ``path`` without asking; None for nothing."""
+        now = trio.current_time()
+        single = self._singles.get(path)
+        listing = self._listed(path.rpartition("/")[0])
+        if single is not None and single.expires > now and (listing is None or single.at >= listing.at):
+            return _answer(single, path)
+        answer = _look(listing, path, self._negative_ttl) if listing is not None else None
+        return answer if answer is not None and answer.expires > now else None
+
+    def forget(self, path: str) -> None:
+        """What was known of ``path`` is wrong: ask next time."""
+        self._singles.pop(path, None)
+        self._listings.pop(path.rpartition("/")[0], None)
+
+    def _listed(self, path: str) -> Listing | None:
+        listing = self._listings.get(path)
+        return listing if listing is not None and listing.expires > trio.current_time() else None
+
+    async def _list(self, path: str, *, whole: bool) -> Listing:
+        place = self._routes.place(path)
+        assert place is not None
+        return await self._listing_flights.join((path, whole), partial(self._fetch_list, place, path, whole))
+
+    async def _fetch_list(self, place: Place, path: str, whole: bool) -> Listing:
+        at = trio.current_time()
+        collect = partial(_collect, partial(place.origin.list_dir, place.path), whole)
+        entries, complete = await retried(collect, limiter=self._limiter, timeout=self._timeout)
+        listing = Listing(entries, complete, at, at + self._ttl)
+        kept = self._listed(path)
+        if complete or kept is None or not kept.complete:
+            _keep(self._listings, path, listing)
+        return listing
+
+    async def _stat(self, place: Place, path: str) -> _Single:
+        at = trio.current_time()
+        stat = partial(place.origin.stat, place.path)
+        try:
+            entry = await retried(stat, limiter=self._limiter, timeout=self._timeout)
+            single = _Single(entry, at, at + self._ttl)
+        except NotFound:
+            single = _Single(None, at, at + self._negative_ttl)
+        _keep(self._singles, path, single)
+        return single
+
+
+T = TypeVar("T", Listing, _Single)
+
+
+def _keep(kept: dict[str, T], path: str, answer: T) -> None:
+    if len(kept) >= KEPT:
+        now = trio.current_time()
+        for old in [path for path, other in kept.items() if other.expires <= now]:
+            del kept[old]
+    kept[path] = answer
+
+
+def _answer(single: _Single, path: str) -> Found | Absent:
+    if single.entry is None:
+        return Absent(single.expires)
+    return Found(path, single.entry, single.expires)
+
+
+def _look(listing: Listing, path: str, negative_ttl: float) -> Found | Absent | None:
+    entry = listing.entries.get(path.rpartition("/")[2])
+    if entry is not None:
+        return Found(path, entry, listing.expires)
+    return Absent(listing.at + negative_ttl) if listing.complete else None
+
+
+def _collect(pages: Callable[[], Iterator[list[Entry]]], whole: bool) -> tuple[dict[str, Entry], bool]:
+    """Entries by name of all pages, or of the first two; and whether that is all."""
+    entries: dict[str, Entry] = {}
+    for number, page in enumerate(pages(), start=1):
+        entries.update((entry.name, entry) for entry in page)
+        if number == 2 and not whole:
+            return entries, False
+    return entries, True

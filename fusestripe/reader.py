@@ -1,0 +1,381 @@
+"""READ as a use case: clamp, plan, cache hit or fetch, reply. Knows nothing of FUSE."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+
+import msgspec
+import trio
+
+from fusestripe.cache.store import CachedObject, CacheStore
+from fusestripe.errors import CacheError, VersionChanged
+from fusestripe.origins.base import Origin
+from fusestripe.stripes.fetch import Fetcher
+from fusestripe.stripes.memory import BufferPool
+from fusestripe.stripes.plan import Piece, pieces, stripe_count, stripe_length, take_turns
+from fusestripe.stripes.readahead import AccessPattern
+from fusestripe.stripes.resident import ResidentStripes, Stripe
+from fusestripe.units import KIB, ObjectVersion
+
+__all__ = ["FileStatistics", "Handle", "ReadStatistics", "Reader"]
+
+log = logging.getLogger(__name__)
+
+# A read no longer than this that follows no other is served from the cache file without its whole stripe.
+SMALL_READ = 128 * KIB
+# Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
+LOADS_AHEAD = 4
+# Seconds after its last read for which a file has a share of the memory.
+ACTIVE = 5.0
+
+
+class ReadStatistics(msgspec.Struct, frozen=True):
+    """Reads answered since the start, their bytes, and how many failed."""
+
+    reads: int
+    bytes: int
+    errors: int
+    open_files: int
+
+
+class FileStatistics(msgspec.Struct, frozen=True):
+    """An open file: bytes it has, bytes of it in the cache, and what its reads brought from where."""
+
+    origin: str
+    path: str
+    size: int
+    present: int
+    from_cache: int
+    from_origin: int
+
+
+class _OpenFile:
+    """A version that at least one handle or running stripe needs. The cache keeps what it holds."""
+
+    def __init__(self, origin: Origin, version: ObjectVersion, cached: CachedObject | None) -> None:
+        self.origin = origin
+        self.version = version
+        self.cached = cached
+        self.users = 0
+        self.patterns: set[AccessPattern] = set()
+        self.in_flight = 0
+        self.changed = False
+        self.from_cache = 0
+        self.from_origin = 0
+
+    def present(self, index: int) -> bool:
+        return self.cached is not None and self.cached.present(index)
+
+
+class Handle:
+    """One open of a version: what a reader holds."""
+
+    __slots__ = ("file", "pattern")
+
+    def __init__(self, file: _OpenFile, pattern: AccessPattern) -> None:
+        self.file = file
+        self.pattern = pattern
+
+    @property
+    def version(self) -> ObjectVersion:
+        """The version this handle reads, whatever the path holds by now."""
+        return self.file.version
+
+
+class Reader:
+    """Serves reads from memory, the cache and the origins, and fetches ahead of them.
+
+    ``count`` stripes of one file are in flight at once at most. ``cache`` may be None: then stripes live in
+    memory only.
+    """
+
+    def __init__(
+        self,
+        *,
+        stripes: ResidentStripes,
+        pool: BufferPool,
+        fetcher: Fetcher,
+        cache: CacheStore | None,
+        stripe_size: int,
+        count: int,
+    ) -> None:
+        self._stripes = stripes
+        self._pool = pool
+        self._fetcher = fetcher
+        self._cache = cache
+        self._stripe_size = stripe_size
+        self._count = count
+        self._disk = trio.CapacityLimiter(8)
+        self._files: dict[ObjectVersion, _OpenFile] = {}
+        self._active: OrderedDict[ObjectVersion, float] = OrderedDict()
+        self._reads = self._bytes = self._errors = 0
+
+    async def open(self, origin: Origin, version: ObjectVersion) -> Handle:
+        """A handle that reads ``version`` and nothing else. Asks the origin nothing."""
+        file = await self._hold(origin, version)
+        pattern = AccessPattern(version.size, max_ahead=2 * self._count * self._stripe_size)
+        file.patterns.add(pattern)
+        return Handle(file, pattern)
+
+    async def close(self, handle: Handle) -> None:
+        """Let go of the handle; stripes on their way still arrive in the cache."""
+        handle.file.patterns.discard(handle.pattern)
+        await self._let_go(handle.file)
+
+    async def read(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray:
+        """The bytes from ``offset`` on, ``length`` of them or what there is before the end of the file.
+
+        Valid until the caller's next checkpoint: a view of a stripe's memory is not copied. Raises
+        OriginError where the bytes cannot be had.
+        """
+        file = handle.file
+        length = max(0, min(length, file.version.size - offset))
+        if length == 0:
+            return b""
+        self._active[file.version] = trio.current_time()
+        self._active.move_to_end(file.version)
+        try:
+            data = await self._read(handle, offset, length)
+        except Exception as error:
+            self._errors += 1
+            file.changed = file.changed or isinstance(error, VersionChanged)
+            raise
+        self._reads += 1
+        self._bytes += length
+        return data
+
+    async def _read(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray:
+        file = handle.file
+        goes_on = handle.pattern.observe(offset, length)
+        plan = list(pieces(offset, length, self._stripe_size))
+        if len(plan) == 1 and length <= SMALL_READ and not goes_on:
+            direct = await self._read_cache_file(file, plan[0], offset, length)
+            if direct is not None:
+                return direct
+        wanted = [self._stripe(file, piece.index) for piece in plan]
+        self._fetch_ahead(file)
+        if len(plan) == 1:
+            return await self._slice(wanted[0], plan[0])
+        data = bytearray()
+        for stripe, piece in zip(wanted, plan, strict=True):
+            data += await self._slice(stripe, piece)
+        return data
+
+    async def _slice(self, stripe: Stripe, piece: Piece) -> memoryview:
+        await self._stripes.wait(stripe, piece.stop)
+        if piece.stop == stripe.length:
+            self._stripes.release(stripe.key)
+        return stripe.view[piece.start : piece.stop]
+
+    async def _read_cache_file(
+        self, file: _OpenFile, piece: Piece, offset: int, length: int
+    ) -> bytearray | None:
+        cached = file.cached
+        if cached is None or not cached.verified(piece.index):
+            return None
+        data = bytearray(length)
+        if cached.read(offset, memoryview(data), nowait=True):
+            return data
+        read = partial(cached.read, offset, memoryview(data), nowait=False)
+        return data if await trio.to_thread.run_sync(read, limiter=self._disk) else None
+
+    def _stripe(self, file: _OpenFile, index: int) -> Stripe:
+        key = (file.version, index)
+        stripe = self._stripes.find(key)
+        if stripe is None:
+            stripe = self._begin(file, index, urgent=True)
+        return stripe
+
+    def _fetch_ahead(self, file: _OpenFile) -> None:
+        """Begin the stripes that the file's readers will want next, as far as their share allows."""
+        loads = 0
+        for index in islice(self._wanted(file), self._window()):
+            if file.in_flight >= self._count or file.changed:
+                return
+            if file.present(index):
+                loads += 1
+                if loads > LOADS_AHEAD:
+                    continue
+            key = (file.version, index)
+            if self._stripes.find(key) is not None:
+                continue
+            length = self._length(file, index)
+            if self._stripes.begin_ahead(key, length, partial(self._bring, file)) is None:
+                return
+            self._count_in(file)
+
+    def _wanted(self, file: _OpenFile) -> Iterator[int]:
+        return take_turns((walk for pattern in file.patterns for walk in pattern.ahead()), self._stripe_size)
+
+    def _window(self) -> int:
+        """How many stripes ahead of its readers one file may hold: a fair share of the memory."""
+        horizon = trio.current_time() - ACTIVE
+        while self._active and next(iter(self._active.values())) < horizon:
+            self._active.popitem(last=False)
+        share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
+        return max(1, min(2 * self._count, share))
+
+    def _length(self, file: _OpenFile, index: int) -> int:
+        return stripe_length(index, file.version.size, self._stripe_size)
+
+    def _begin(self, file: _OpenFile, index: int, *, urgent: bool) -> Stripe:
+        key = (file.version, index)
+        work = partial(self._bring, file)
+        stripe = self._stripes.begin(key, self._length(file, index), work, urgent=urgent)
+        self._count_in(file)
+        return stripe
+
+    def _count_in(self, file: _OpenFile) -> None:
+        # Before the work's first step, so that the file cannot go in between; _bring counts out.
+        file.users += 1
+        file.in_flight += 1
+
+    async def _bring(self, file: _OpenFile, stripe: Stripe) -> None:
+        """The work of one stripe: from the cache if it is there and right, else from the origin and saved."""
+        try:
+            try:
+                loaded = await self._load(file, stripe)
+                if not loaded:
+                    await self._fetcher.fetch(file.origin, stripe, stripe.key[1] * self._stripe_size)
+                    file.from_origin += stripe.length
+                    stripe.complete()
+            finally:
+                file.in_flight -= 1
+                self._fetch_ahead(file)
+            if not loaded:
+                await self._save(file, stripe)
+        finally:
+            await self._let_go(file)
+
+    async def _load(self, file: _OpenFile, stripe: Stripe) -> bool:
+        index = stripe.key[1]
+        if file.cached is None or not file.cached.present(index):
+            return False
+        load = partial(file.cached.load, index, stripe.view)
+        if not await trio.to_thread.run_sync(load, limiter=self._disk):
+            return False
+        file.from_cache += stripe.length
+        stripe.complete()
+        return True
+
+    async def _save(self, file: _OpenFile, stripe: Stripe) -> None:
+        if file.cached is None:
+            return
+        save = partial(file.cached.save, stripe.key[1], stripe.view)
+        try:
+            await trio.to_thread.run_sync(save, limiter=self._disk)
+        except CacheError as error:
+            # The store says it in the log and in its health; the reader has its bytes.
+            log.debug("stripe %d of %s is not saved: %s", stripe.key[1], file.version.path, error)
+
+    async def _hold(self, origin: Origin, version: ObjectVersion) -> _OpenFile:
+        file = self._files.get(version)
+        if file is None:
+            cached = await self._acquire(version)
+            file = self._files.get(version)
+            if file is None:
+                file = self._files[version] = _OpenFile(origin, version, cached)
+            elif cached is not None:
+                await self._release(cached)
+        file.users += 1
+        return file
+
+    async def _let_go(self, file: _OpenFile) -> None:
+        file.users -= 1
+        if file.users == 0:
+            del self._files[file.version]
+            self._active.pop(file.version, None)
+            if file.cached is not None:
+                await self._release(file.cached)
+
+    async def _acquire(self, version: ObjectVersion) -> CachedObject | None:
+        if self._cache is None or version.size == 0:
+            return None
+        return await trio.to_thread.run_sync(self._cache.acquire, version, limiter=self._disk)
+
+    async def _release(self, cached: CachedObject) -> None:
+        assert self._cache is not None
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._cache.release, cached, limiter=self._disk)
+
+    async def prefetch(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
+        """Bring all of ``version`` into the cache and read it back from there once.
+
+        ``report`` is told the bytes of each stripe that is there and checked. Raises OriginError where the
+        origin fails, CacheError where the cache has no room or does not keep what was written.
+        """
+        file = await self._hold(origin, version)
+        slots = trio.Semaphore(self._count)
+        errors: list[Exception] = []
+
+        async def one(index: int, scope: trio.CancelScope) -> None:
+            try:
+                await self._prefetch_stripe(file, index)
+                report(self._length(file, index))
+            except Exception as error:
+                errors.append(error)
+                scope.cancel()
+            finally:
+                slots.release()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for index in range(stripe_count(version.size, self._stripe_size)):
+                    await slots.acquire()
+                    nursery.start_soon(one, index, nursery.cancel_scope)
+        finally:
+            await self._let_go(file)
+        if errors:
+            raise errors[0]
+
+    async def _prefetch_stripe(self, file: _OpenFile, index: int) -> None:
+        if file.cached is None:
+            raise CacheError("there is no cache to prefetch into", mend="set --cache-dir")
+        for _attempt in range(3):
+            if not file.cached.present(index):
+                key = (file.version, index)
+                stripe = self._stripes.find(key) or self._begin(file, index, urgent=False)
+                await stripe.settled.wait()
+                if stripe.error is not None:
+                    raise stripe.error
+                self._stripes.release(key)
+            if not file.cached.present(index):
+                raise CacheError(
+                    f"{file.version.path} does not fit into the cache",
+                    mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
+                )
+            if await self._check(file.cached, index, self._length(file, index)):
+                return
+        raise CacheError(f"the cache disk does not keep stripe {index} of {file.version.path}")
+
+    async def _check(self, cached: CachedObject, index: int, length: int) -> bool:
+        buffer = await self._pool.take(length, urgent=False)
+        try:
+            load = partial(cached.load, index, buffer.view)
+            return await trio.to_thread.run_sync(load, limiter=self._disk)
+        finally:
+            self._pool.give(buffer)
+
+    def statistics(self) -> ReadStatistics:
+        """What was read so far."""
+        return ReadStatistics(
+            reads=self._reads, bytes=self._bytes, errors=self._errors, open_files=len(self._files)
+        )
+
+    def files(self) -> list[FileStatistics]:
+        """The files that are open now."""
+        return [
+            FileStatistics(
+                origin=file.origin.url,
+                path=file.version.path,
+                size=file.version.size,
+                present=0 if file.cached is None else file.cached.present_bytes,
+                from_cache=file.from_cache,
+                from_origin=file.from_origin,
+            )
+            for file in self._files.values()
+        ]
