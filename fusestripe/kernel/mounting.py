@@ -169,9 +169,9 @@ def unmount(mountpoint: str) -> None:
     if mount is None:
         raise MountError(f"{mountpoint} is not mounted", mend="fusestripe status shows the mounts")
     if mount.fstype != FSTYPE:
-        raise MountError(f"{mountpoint} is not fusestripe's mount ({mount.fstype})", mend=f"umount {mountpoint}")
+        raise MountError(f"{mountpoint} is no fusestripe mount ({mount.fstype})", mend=f"umount {mountpoint}")
     if os.geteuid() not in (0, mount.owner):
-        raise MountError(f"{mountpoint} belongs to user {mount.owner}", mend="unmount it as that user or root")
+        raise MountError(f"{mountpoint} belongs to user {mount.owner}", mend="unmount it as they, or as root")
     if _is_dead(mountpoint):
         _detach(mountpoint, lazy=True)
         return
