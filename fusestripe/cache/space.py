@@ -1,0 +1,138 @@
+"""Keeps the cache directory under its limit, and the disk above its reserve, by eviction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from fusestripe.cache.eviction import Candidate, plan
+from fusestripe.cache.files import CacheDirectory
+from fusestripe.cache.health import Counters
+
+__all__ = ["Space"]
+
+_FULL_FOR = 1.0
+"""Seconds for which a cache that had nothing to evict is taken to be full, unless an object is released."""
+
+
+class Space:
+    """Decides about room for stripes (see Room in object.py). Sizes in bytes.
+
+    The directory is scanned when a decision is due, or when this store has written 1/64 of the limit since
+    the last scan: other processes write and evict there too. ``in_use`` names the objects this store holds;
+    ``evict`` deletes one unless it is used by then, and says whether it did.
+    """
+
+    def __init__(
+        self,
+        directory: CacheDirectory,
+        counters: Counters,
+        *,
+        limit: int,
+        reserve: int,
+        in_use: Callable[[], Collection[str]],
+        evict: Callable[[Candidate], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limit = limit
+        self._reserve = reserve
+        self._directory = directory
+        self._counters = counters
+        self._in_use = in_use
+        self._evict = evict
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._full_until = 0.0
+        self._in_flight = 0
+        self._written = 0  # since the last scan
+        self._scanned = 0
+        self.objects = 0
+        """How many objects the last scan found."""
+        with self._lock:
+            self._scan()
+
+    @property
+    def used(self) -> int:
+        """By the last scan and the writes since."""
+        return self._scanned + self._written
+
+    def reserve(self, length: int) -> bool:
+        """Make room for ``length`` bytes, by eviction if need be; False where there is none."""
+        with self._lock:
+            granted = self._grant(length)
+            if granted:
+                self._in_flight += length
+        if not granted:
+            self._counters.add(no_room=1)
+        return granted
+
+    def settle(self, length: int, *, written: bool) -> None:
+        """What was reserved has been written, or will not be."""
+        with self._lock:
+            self._in_flight -= length
+            if written:
+                self._written += length
+
+    def refuse(self) -> None:
+        """The disk had no room for what was reserved: another program filled it, or a quota is at its end."""
+        self._full_until = self._clock() + _FULL_FOR
+        self._counters.add(no_room=1)
+
+    def released(self) -> None:
+        """An object is no longer held: a full cache may have something to evict now."""
+        self._full_until = 0.0
+
+    def _grant(self, length: int) -> bool:
+        if self._clock() < self._full_until:
+            return False
+        due = self._written and self._written + length > self.limit // 64
+        if not due and self._fits(length):
+            return True
+        entries = self._scan()
+        if self._fits(length):
+            return True
+        # A little more than is needed, so that a full cache is not scanned again for the next stripe.
+        for need in (length + self.limit // 64, length):
+            entries = self._make_room(entries, need)
+            if self._fits(length):
+                return True
+        self._full_until = self._clock() + _FULL_FOR
+        return False
+
+    def _fits(self, length: int) -> bool:
+        need = length + self._in_flight
+        return self.used + need <= self.limit and self._directory.free() - need >= self._reserve
+
+    def _scan(self) -> list[Candidate]:
+        held = self._in_use()
+        entries = [
+            Candidate(files.name, files.size, files.last_use_ns, files.name in held, files.pinned)
+            for files in self._directory.scan()
+        ]
+        self._scanned = sum(entry.size for entry in entries)
+        self._written = 0
+        self.objects = len(entries)
+        return entries
+
+    def _make_room(self, entries: list[Candidate], need: int) -> list[Candidate]:
+        """Evict by plan, and plan again around what turns out to be used. The entries that are left."""
+        left = {entry.name: entry for entry in entries}
+        while victims := plan(
+            left.values(),
+            need=need + self._in_flight,
+            limit=self.limit,
+            reserve=self._reserve,
+            free=self._directory.free(),
+        ):
+            for victim in victims:
+                if self._evict(victim):
+                    del left[victim.name]
+                    self._scanned -= victim.size
+                    self.objects -= 1
+                    self._counters.add(evictions=1, evicted_bytes=victim.size)
+                else:
+                    left[victim.name] = msgspec.structs.replace(victim, in_use=True)
+        return list(left.values())

@@ -1,0 +1,232 @@
+"""The face of the cache directory: acquire a version, ask what is present, load and save stripes, release it.
+
+Every method may wait for the disk and may be called from any thread, unless it says "memory only".
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fusestripe.cache.descriptors import DescriptorPool
+from fusestripe.cache.eviction import Candidate
+from fusestripe.cache.files import CacheDirectory, object_name
+from fusestripe.cache.health import CacheStatistics, Counters, DiskHealth
+from fusestripe.cache.marks import UseMarks
+from fusestripe.cache.object import CachedObject, Checked, Parts
+from fusestripe.cache.space import Space
+from fusestripe.errors import CacheError
+from fusestripe.units import ObjectVersion, format_size
+
+__all__ = ["CacheStatistics", "CacheStore", "CachedObject"]
+
+_log = logging.getLogger(__name__)
+
+_REMEMBERED_STRIPES = 1 << 20
+"""Stripes of released objects whose checks are remembered, 9 bytes each."""
+
+
+class _Held:
+    """A CachedObject and how many have acquired it."""
+
+    __slots__ = ("obj", "users")
+
+    def __init__(self, obj: CachedObject) -> None:
+        self.obj = obj
+        self.users = 0
+
+
+class CacheStore:
+    """A cache directory in use by this process; other processes may use the same one.
+
+    ``stripe_size``, ``size`` (the limit of what the data files take on the disk) and ``reserve`` (what stays
+    free on the disk) are bytes; ``descriptors`` is how many files are kept open at most.
+
+    An object that is acquired is never evicted, by this process or another. Raises CacheError, with the mend,
+    where the directory cannot be made or written to, belongs to another user or a newer version, or has no
+    room.
+    """
+
+    def __init__(
+        self, directory: Path, *, stripe_size: int, size: int, reserve: int, descriptors: int = 128
+    ) -> None:
+        if size < stripe_size:
+            raise CacheError(
+                f"a cache of {format_size(size)} does not hold one stripe of {format_size(stripe_size)}",
+                mend="raise --cache-size or lower --stripe-size",
+            )
+        self.directory = directory
+        self.stripe_size = stripe_size
+        self._changed = threading.Condition()
+        self._busy: set[str] = set()
+        self._held: dict[str, _Held] = {}
+        self._remembered: OrderedDict[str, Checked] = OrderedDict()
+        self._files = CacheDirectory(directory)
+        try:
+            self._marks = UseMarks(self._files.open_locks())
+        except BaseException:
+            self._files.close()
+            raise
+        self._counters = Counters()
+        self._health = DiskHealth()
+        self._pool = DescriptorPool(descriptors)
+        try:
+            self._space = Space(
+                self._files,
+                self._counters,
+                limit=size,
+                reserve=reserve,
+                in_use=self._names_held,
+                evict=self._evict,
+            )
+            self._check_room(reserve)
+        except BaseException:
+            self.close()
+            raise
+        self._parts = Parts(self._files, self._pool, self._marks, self._space, self._health, self._counters)
+
+    def acquire(self, version: ObjectVersion) -> CachedObject:
+        """The object of ``version``, to be given back by ``release``: counted, one for all who hold it.
+
+        Raises CacheError where another process will not let go of it, or the store is closed.
+        """
+        name = object_name(version, self.stripe_size)
+        with self._claim(name):
+            held = self._held.get(name)
+            if held is None:
+                held = self._take_up(name, version)
+            else:
+                held.obj.refresh()
+            held.users += 1
+            self._touch(name)
+        return held.obj
+
+    def release(self, obj: CachedObject) -> None:
+        """Undo one ``acquire``. After the last one the object may be evicted."""
+        name = obj.name
+        with self._claim(name):
+            held = self._held.get(name)
+            if held is None or held.obj is not obj:
+                raise ValueError(f"{obj!r} is not held")
+            held.users -= 1
+            if held.users:
+                return
+            self._touch(name)
+            obj.close()
+            self._remember(name, obj.checked())
+            with self._changed:
+                del self._held[name]
+            self._marks.let_go(name)
+        self._space.released()
+
+    def statistics(self) -> CacheStatistics:
+        """The counts and sizes now. Memory only."""
+        count = self._counters.get
+        return CacheStatistics(
+            used=self._space.used,
+            limit=self._space.limit,
+            objects=self._space.objects,
+            held=len(self._held),
+            descriptors=self._pool.open_count,
+            health=self._health.state,
+            loads=count("loads"),
+            loaded_bytes=count("loaded_bytes"),
+            direct_reads=count("direct_reads"),
+            direct_read_bytes=count("direct_read_bytes"),
+            saves=count("saves"),
+            saved_bytes=count("saved_bytes"),
+            no_room=count("no_room"),
+            evictions=count("evictions"),
+            evicted_bytes=count("evicted_bytes"),
+            corrupt_stripes=count("corrupt_stripes"),
+            read_errors=count("read_errors"),
+            write_errors=count("write_errors"),
+        )
+
+    def close(self) -> None:
+        """Close every file and let go of every object. No method may be called afterwards."""
+        self._pool.close()
+        self._marks.close()
+        self._files.close()
+
+    def _check_room(self, reserve: int) -> None:
+        if self._space.used or self._files.free() >= reserve + self.stripe_size:
+            return
+        raise CacheError(
+            f"the disk of the cache directory {self.directory} has {format_size(self._files.free())} free, "
+            f"and {format_size(reserve)} of it are to stay free",
+            mend="free some space there or choose another --cache-dir",
+        )
+
+    @contextmanager
+    def _claim(self, name: str) -> Iterator[None]:
+        """Only one thread at a time acquires, releases or evicts the object ``name``."""
+        with self._changed:
+            self._changed.wait_for(lambda: name not in self._busy)
+            self._busy.add(name)
+        try:
+            yield
+        finally:
+            self._disclaim(name)
+
+    def _disclaim(self, name: str) -> None:
+        with self._changed:
+            self._busy.remove(name)
+            self._changed.notify_all()
+
+    def _take_up(self, name: str, version: ObjectVersion) -> _Held:
+        self._marks.hold(name)  # first: from here on nobody deletes the files that are looked at next
+        try:
+            held = _Held(CachedObject(version, self.stripe_size, self._parts, self._remembered.get(name)))
+        except BaseException:
+            self._marks.let_go(name)
+            raise
+        with self._changed:
+            self._held[name] = held
+        return held
+
+    def _names_held(self) -> set[str]:
+        with self._changed:
+            return set(self._held)
+
+    def _touch(self, name: str) -> None:
+        try:
+            self._files.touch(name)
+        except OSError as error:
+            self._health.failed(f"noting the use of {name}", error)
+
+    def _remember(self, name: str, checked: Checked | None) -> None:
+        with self._changed:
+            self._remembered.pop(name, None)
+            if checked is not None and checked.table.verified_indices():
+                self._remembered[name] = checked
+            while sum(len(each.table) for each in self._remembered.values()) > _REMEMBERED_STRIPES:
+                self._remembered.popitem(last=False)
+
+    def _evict(self, victim: Candidate) -> bool:
+        """Delete the object unless it is used, or has been since it was looked at."""
+        name = victim.name
+        with self._changed:
+            if name in self._busy or name in self._held:
+                return False
+            self._busy.add(name)
+        try:
+            with self._marks.deleting(name) as free:
+                if not free:
+                    return False
+                now = self._files.look(name)
+                if now.pinned or now.last_use_ns != victim.last_use_ns:
+                    return False
+                self._files.delete(name)
+        except OSError as error:
+            self._health.failed(f"evicting {name}", error)
+            return False
+        finally:
+            self._disclaim(name)
+        self._remember(name, None)
+        _log.debug("cache: evicted %s, %s", name, format_size(victim.size))
+        return True
