@@ -53,7 +53,8 @@ class AccessPattern:
         """Take note of a read; true where it goes on from an earlier one."""
         for run in reversed(self._runs):
             gap = offset - run.position
-            if abs(gap) <= DISORDER * length and offset >= run.start:
+            if abs(gap) <= DISORDER * length:
+                run.start = min(run.start, offset)
                 run.position = max(run.position, offset + length)
                 run.reads += 1
                 if run is not self._newest:

@@ -123,6 +123,7 @@ class ResidentStripes:
     def __init__(self, pool: BufferPool, nursery: trio.Nursery) -> None:
         self._pool = pool
         self._nursery = nursery
+        self._token = trio.lowlevel.current_trio_token()
         self._stripes: dict[Key, Stripe] = {}
         self._idle: OrderedDict[Key, Stripe] = OrderedDict()
 
@@ -157,7 +158,9 @@ class ResidentStripes:
             await stripe._wait(stop)
         finally:
             stripe._readers -= 1
-            self._serve_takers()
+            if self._pool.wanted:
+                # Not here: the caller is about to look at the bytes.
+                self._token.run_sync_soon(self._serve_takers, idempotent=True)
 
     def release(self, key: Key) -> None:
         """Nobody will read this stripe again soon: it is the first whose memory is taken."""
