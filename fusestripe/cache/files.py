@@ -37,6 +37,7 @@ __all__ = [
     "FileSet",
     "object_name",
     "read_at",
+    "read_pages",
     "write_at",
     "write_direct",
 ]
@@ -126,6 +127,17 @@ def read_at(fd: int, into: memoryview, offset: int) -> int:
     return done
 
 
+def read_pages(fd: int, into: memoryview, offset: int) -> int:
+    """Like ``read_at``, with whole pages only, from ``fd`` opened with O_DIRECT."""
+    done = 0
+    while done < len(into):
+        count = os.preadv(fd, [into[done:]], offset + done)
+        done += count
+        if not count or count % PAGE:  # the end of the file: nothing may be asked for at an odd offset
+            break
+    return done
+
+
 class CacheDirectory:
     """A cache directory, opened. Three descriptors, and those that ``open`` returns, which the caller owns.
 
@@ -133,8 +145,10 @@ class CacheDirectory:
     """
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        """Open the cache at ``path``, or begin one there. Raises CacheError, with the mend."""
+        """Open the cache at ``path``; ``create``: begin one where there is none. Raises CacheError."""
         self.path = path
+        if not create and not (path / "objects").is_dir():
+            raise CacheError(f"there is no cache in {path}", mend="name its directory with --cache-dir")
         try:
             self._root, self._objects = _open_root(path, create)
         except OSError as error:
@@ -143,7 +157,7 @@ class CacheDirectory:
                 mend="choose a directory that this user can write to",
             ) from error
         try:
-            self._check_format()
+            self._check_format(create)
             self.direct = self._probe() if create else True
         except OSError as error:
             self.close()
@@ -314,7 +328,7 @@ class CacheDirectory:
             os.close(fd)
         os.rename(new, file, src_dir_fd=directory, dst_dir_fd=directory)
 
-    def _check_format(self) -> None:
+    def _check_format(self, create: bool) -> None:
         try:
             found = msgspec.json.decode(self._read(self._root, "format.json"), type=_Format).format
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -324,7 +338,7 @@ class CacheDirectory:
                 f"the cache directory {self.path} belongs to a newer version of fusestripe (format {found})",
                 mend="upgrade fusestripe or choose another cache directory",
             )
-        if found < FORMAT:
+        if found < FORMAT and create:
             self._replace(self._root, "format.json", msgspec.json.encode(_Format(FORMAT)))
 
     def _probe(self) -> bool:

@@ -22,6 +22,7 @@ from fusestripe.units import ObjectVersion
 
 __all__ = [
     "FORMAT",
+    "LONGEST_HEADER",
     "RECORD_SIZE",
     "Header",
     "StripeTable",
@@ -43,7 +44,8 @@ _CHECK = struct.Struct("<Q")
 _RECORD = struct.Struct("<QQ")
 _BOUND = struct.Struct("<16sQQQ")  # version key, stripe size, index, checksum
 _SECTOR = 512
-_LONGEST_BODY = 1 << 20
+LONGEST_HEADER = 1 << 20
+"""Bytes within which a header is, however long its path."""
 _ABSENT = bytes(RECORD_SIZE)
 
 
@@ -84,7 +86,7 @@ def decode_header(content: bytes) -> Header | None:
         return None
     magic, number, length = _PREFIX.unpack_from(content)
     end = _PREFIX.size + length
-    if magic != _MAGIC or number != FORMAT or length > _LONGEST_BODY or len(content) < end + _CHECK.size:
+    if magic != _MAGIC or number != FORMAT or len(content) < end + _CHECK.size:
         return None
     if _CHECK.unpack_from(content, end)[0] != xxhash.xxh3_64_intdigest(content[:end]):
         return None
@@ -180,6 +182,12 @@ class StripeTable:
         """What was checked may have changed: check it again."""
         present = bytes([0, self._PRESENT, 0, self._PRESENT]) + bytes(252)
         self._flags[:] = self._flags.translate(present)
+
+    def present_bytes(self, size: int, stripe_size: int) -> int:
+        """Bytes of the present stripes, of a file of ``size`` bytes."""
+        last = len(self._flags) - 1
+        missing_tail = (last + 1) * stripe_size - size if last >= 0 and self._flags[last] else 0
+        return self.count * stripe_size - missing_tail
 
     def indices(self) -> list[int]:
         """The present stripes, in order."""

@@ -1,0 +1,210 @@
+"""What the commands do with a cache directory, whether or not a daemon uses it: list, check, evict, clear, pin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from fusestripe.cache.descriptors import DescriptorPool
+from fusestripe.cache.files import CacheDirectory, FileSet, object_name
+from fusestripe.cache.health import Counters, DiskHealth
+from fusestripe.cache.ledger import StripeTable, decode_records
+from fusestripe.cache.marks import UseMarks
+from fusestripe.cache.object import CachedObject, Parts
+from fusestripe.cache.pair import Damaged, read_ledger
+from fusestripe.errors import CacheError
+from fusestripe.units import ObjectVersion
+
+__all__ = ["CacheCatalogue", "CacheEntry", "Removed", "Verified"]
+
+
+class CacheEntry(msgspec.Struct, frozen=True):
+    """One object of the cache. ``disk_bytes`` is what its data takes on the disk.
+
+    ``last_use`` and ``pinned_until`` are seconds since the epoch; ``pinned_until`` is 0 without a pin, and
+    infinite for ever. ``in_use``: some process has it open now.
+    """
+
+    version: ObjectVersion
+    stripe_size: int
+    present_bytes: int
+    disk_bytes: int
+    last_use: float
+    pinned_until: float
+    in_use: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte is present."""
+        return self.present_bytes == self.version.size
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it is kept from eviction."""
+        return self.pinned_until > 0
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What checking one object found: bytes that are right, and stripes that were bad and have been cleared."""
+
+    entry: CacheEntry
+    good_bytes: int
+    bad_stripes: int
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """What was deleted: objects and bytes of the disk; and how many objects were left because of what."""
+
+    objects: int = 0
+    bytes: int = 0
+    in_use: int = 0
+    pinned: int = 0
+
+
+class _NoRoom:
+    """The Room of objects that are only read."""
+
+    def reserve(self, length: int) -> bool:
+        return False
+
+    def settle(self, length: int, *, written: bool) -> None:
+        raise AssertionError("nothing was reserved")
+
+    def refuse(self) -> None:
+        raise AssertionError("nothing was reserved")
+
+
+class CacheCatalogue:
+    """The contents of a cache directory, for one thread. A context manager.
+
+    Raises CacheError where there is no cache, or it belongs to another user or a newer version.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._files = CacheDirectory(directory, create=False)
+        try:
+            self._marks = UseMarks(self._files.open_locks())
+        except BaseException:
+            self._files.close()
+            raise
+        self._pool = DescriptorPool(4)
+
+    def __enter__(self) -> CacheCatalogue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the directory. Nothing is called afterwards."""
+        self._pool.close()
+        self._marks.close()
+        self._files.close()
+
+    def entries(self) -> list[CacheEntry]:
+        """Every object of which something may be present, by origin and path. Reads each ledger."""
+        entries = (self._entry(files) for files in self._scan())
+        return sorted(
+            (entry for entry in entries if entry is not None),
+            key=lambda entry: (entry.version, entry.stripe_size),
+        )
+
+    def verify(self, entries: Iterable[CacheEntry] | None = None) -> Iterator[Verified]:
+        """Read the objects back from the disk, one by one, and clear their bad stripes. None: all objects."""
+        for entry in self.entries() if entries is None else entries:
+            counters = Counters()
+            parts = Parts(self._files, self._pool, self._marks, _NoRoom(), DiskHealth(), counters)
+            name = object_name(entry.version, entry.stripe_size)
+            self._marks.hold(name)
+            try:
+                obj = CachedObject(entry.version, entry.stripe_size, parts)
+                good = obj.verify()
+                obj.close()
+            finally:
+                self._marks.let_go(name)
+            yield Verified(entry, good, counters.get("corrupt_stripes") + counters.get("read_errors"))
+
+    def evict(self, *, origin: str = "", path: str = "", pinned: bool = False) -> Removed:
+        """Delete the objects of ``origin`` ("" is any) at ``path`` or below it ("" is all).
+
+        Objects in use are left, and pinned ones unless ``pinned``.
+        """
+
+        def chosen(files: FileSet) -> bool:
+            entry = self._entry(files)
+            return (
+                entry is not None
+                and origin in ("", entry.version.origin)
+                and (not path or entry.version.path == path or entry.version.path.startswith(f"{path}/"))
+            )
+
+        return self._remove(chosen, pinned)
+
+    def clear(self, *, pinned: bool = False) -> Removed:
+        """Delete every object, damaged ones too, but those in use and, unless ``pinned``, the pinned ones."""
+        return self._remove(lambda _files: True, pinned)
+
+    def pin(self, version: ObjectVersion, stripe_size: int, until: float | None = None) -> None:
+        """Keep the object from eviction until ``until`` (seconds since the epoch; None: for ever)."""
+        try:
+            self._files.pin(object_name(version, stripe_size), until)
+        except OSError as error:
+            raise CacheError(f"cannot pin {version.path} in the cache: {error.strerror}") from error
+
+    def unpin(self, version: ObjectVersion, stripe_size: int) -> None:
+        """Let the object be evicted again."""
+        try:
+            self._files.unpin(object_name(version, stripe_size))
+        except OSError as error:
+            raise CacheError(f"cannot unpin {version.path} in the cache: {error.strerror}") from error
+
+    def _scan(self) -> list[FileSet]:
+        try:
+            return self._files.scan()
+        except OSError as error:
+            raise CacheError(
+                f"cannot read the cache directory {self._files.path}: {error.strerror}"
+            ) from error
+
+    def _entry(self, files: FileSet) -> CacheEntry | None:
+        try:
+            header, content, _status = read_ledger(self._files, files.name)
+        except (Damaged, OSError):
+            return None  # nothing of it can be used, and eviction takes it in its turn
+        table = StripeTable(header.stripes)
+        for index, checksum in decode_records(header, content):
+            table.put(index, checksum)
+        return CacheEntry(
+            version=header.version,
+            stripe_size=header.stripe_size,
+            present_bytes=table.present_bytes(header.version.size, header.stripe_size),
+            disk_bytes=files.size,
+            last_use=files.last_use_ns / 1e9,
+            pinned_until=files.pinned_until,
+            in_use=self._marks.in_use(files.name),
+        )
+
+    def _remove(self, chosen: Callable[[FileSet], bool], pinned: bool) -> Removed:
+        objects = freed = in_use = left_pinned = 0
+        for files in self._scan():
+            if not chosen(files):
+                continue
+            with self._marks.deleting(files.name) as free:
+                now = self._files.look(files.name)
+                if not free:
+                    in_use += 1
+                elif now.pinned and not pinned:
+                    left_pinned += 1
+                else:
+                    self._delete(now)
+                    objects += 1
+                    freed += now.size
+        return Removed(objects, freed, in_use, left_pinned)
+
+    def _delete(self, files: FileSet) -> None:
+        try:
+            self._files.delete(files.name)
+        except OSError as error:
+            raise CacheError(f"cannot delete from {self._files.path}: {error.strerror}") from error
