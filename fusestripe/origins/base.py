@@ -13,10 +13,24 @@ import msgspec
 
 from fusestripe.units import ObjectVersion
 
-__all__ = ["Entry", "Origin", "Progress"]
+__all__ = ["Entry", "Origin", "OriginOptions", "Progress", "is_component", "is_path"]
 
 Progress = Callable[[int], None]
 """Called from the fetching thread with the number of bytes in place so far, counted from the start."""
+
+
+class OriginOptions(msgspec.Struct, frozen=True):
+    """How a route's store is reached, where its URL does not say. None: as the store's own tools find it.
+
+    ``endpoint`` is an http(s) URL without a path to a bucket; ``profile`` names a section of ~/.aws;
+    ``anonymous`` sends no credentials; ``timeout`` is the seconds without a byte after which a request fails.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+    timeout: float = 30.0
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -45,7 +59,7 @@ class Origin(Protocol):
 
     @property
     def url(self) -> str:
-        """For people and as the identity in ObjectVersion.origin. Holds no secret."""
+        """What this origin shows, for people. Holds no secret."""
         ...
 
     @property
@@ -80,7 +94,11 @@ class Origin(Protocol):
         ...
 
     def version(self, path: str, entry: Entry) -> ObjectVersion:
-        """The version that ``entry`` (of ``path``) speaks of."""
+        """The version that ``entry`` speaks of.
+
+        ``path`` is relative to this origin's root; the version's own path and origin are those of the whole
+        store, the same from every route that shows the object.
+        """
         ...
 
     def read_range(self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
@@ -109,3 +127,15 @@ def is_component(name: str) -> bool:
         and "\0" not in name
         and len(name.encode("utf-8", "surrogateescape")) <= 255
     )
+
+
+def is_path(path: str) -> bool:
+    """Whether ``path`` can name something below a root: components with "/" between, and UTF-8 all over.
+
+    A name that is not UTF-8 (Python shows it with surrogates) can be no part of an ObjectVersion.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return all(map(is_component, path.split("/")))

@@ -1,0 +1,128 @@
+"""Credentials, region and endpoint as the AWS tools find them, by way of botocore.
+
+In botocore's order: environment, ~/.aws/credentials and ~/.aws/config (profiles, SSO, assumed roles, web
+identity, credential_process), container role, instance role; refreshed where they expire.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import botocore.configprovider
+import botocore.exceptions
+import botocore.session
+from botocore.credentials import RefreshableCredentials
+
+from fusestripe.errors import ConfigError, CredentialsRefused, OriginUnavailable
+from fusestripe.origins.base import OriginOptions
+
+__all__ = ["AwsAccess", "Keys", "find_access"]
+
+DEFAULT_REGION = "us-east-1"
+_ASK_AGAIN = timedelta(minutes=5)
+
+
+class Keys(NamedTuple):
+    """Credentials of this moment. Never printed."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+    def __repr__(self) -> str:
+        return "Keys(...)"
+
+
+class AwsAccess:
+    """How one store is reached: ``region``, ``endpoint`` (a URL; None: AWS itself) and the credentials."""
+
+    def __init__(self, region: str, endpoint: str | None, ca_bundle: str | None, credentials: Any) -> None:
+        self.region = region
+        self.endpoint = endpoint
+        self.ca_bundle = ca_bundle
+        self._credentials = credentials
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether requests go unsigned."""
+        return self._credentials is None
+
+    def keys(self) -> Keys | None:
+        """Credentials that are good now, fetched anew where they are about to expire; None if anonymous.
+
+        Blocking and thread-safe. Raises CredentialsRefused, OriginUnavailable.
+        """
+        if self._credentials is None:
+            return None
+        try:
+            return Keys(*self._credentials.get_frozen_credentials()[:3])
+        except botocore.exceptions.BotoCoreError as error:
+            raise _refused(error) from error
+
+    def for_obstore(self) -> dict[str, Any]:
+        """The same as ``keys``, in the form of obstore's credential_provider."""
+        keys = self.keys()
+        assert keys is not None, "an anonymous store asks for no credentials"
+        expires = isinstance(self._credentials, RefreshableCredentials)
+        return {
+            "access_key_id": keys.access_key,
+            "secret_access_key": keys.secret_key,
+            "token": keys.token,
+            # botocore knows when to refresh; obstore only has to ask it often enough.
+            "expires_at": datetime.now(timezone.utc) + _ASK_AGAIN if expires else None,
+        }
+
+
+def find_access(options: OriginOptions) -> AwsAccess:
+    """What ``options`` say, and for the rest what the environment and ~/.aws say.
+
+    Raises ConfigError (no such profile, a broken ~/.aws) and CredentialsRefused (none found).
+    """
+    try:
+        session = botocore.session.Session(profile=options.profile)
+        scoped = session.get_scoped_config()
+        region = options.region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
+        endpoint = options.endpoint or _configured_endpoint(session, scoped)
+        ca_bundle = session.get_config_variable("ca_bundle")
+        credentials = None if options.anonymous else session.get_credentials()
+    except botocore.exceptions.ProfileNotFound as error:
+        known = ", ".join(botocore.session.Session().available_profiles) or "none"
+        raise ConfigError(
+            f"no profile {error.kwargs.get('profile')!r} in ~/.aws", mend=f"known profiles: {known}"
+        ) from error
+    except (botocore.exceptions.ConfigParseError, botocore.exceptions.ConfigNotFound) as error:
+        raise ConfigError(_one_line(error), mend="mend the file, or set AWS_CONFIG_FILE") from error
+    except botocore.exceptions.BotoCoreError as error:
+        raise _refused(error) from error
+    if credentials is None and not options.anonymous:
+        raise CredentialsRefused(
+            "no AWS credentials found",
+            mend="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, "
+            "or set anonymous for a public bucket",
+        )
+    return AwsAccess(region or DEFAULT_REGION, endpoint, ca_bundle, credentials)
+
+
+def _configured_endpoint(session: Any, scoped: dict[str, Any]) -> str | None:
+    """AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or the profile's endpoint_url, in botocore's order."""
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return None
+    provider = botocore.configprovider.ConfiguredEndpointProvider(
+        full_config=session.full_config, scoped_config=scoped, client_name="s3", environ=os.environ
+    )
+    found: str | None = provider.provide()
+    return found
+
+
+def _refused(error: botocore.exceptions.BotoCoreError) -> CredentialsRefused | OriginUnavailable:
+    if isinstance(error, botocore.exceptions.HTTPClientError):
+        return OriginUnavailable(f"the source of the AWS credentials does not answer: {_one_line(error)}")
+    return CredentialsRefused(
+        f"the AWS credentials cannot be had: {_one_line(error)}", mend="see `aws sts get-caller-identity`"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,54 @@
+"""From a URL to its origin. A store's libraries are imported only when a URL asks for them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fusestripe.errors import ConfigError
+from fusestripe.origins.base import Origin, OriginOptions
+
+__all__ = ["FACTORIES", "open_origin", "scheme_of"]
+
+FACTORIES: Mapping[str, str] = MappingProxyType(
+    {
+        "file": "fusestripe.origins.local:open_local",
+        "s3": "fusestripe.origins.s3:open_s3",
+    }
+)
+"""URL scheme -> "module:function"; the function takes (url, OriginOptions) and returns the Origin."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")  # RFC 3986, section 3.1
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of ``url`` in lower case. Raises ConfigError where there is none or nobody knows it."""
+    match = _SCHEME.match(url)
+    known = ", ".join(f"{scheme}://" for scheme in sorted(FACTORIES))
+    if match is None:
+        raise ConfigError(f"{_shown(url)!r} is not an origin URL", mend=f"it starts with one of {known}")
+    scheme = match[1].lower()
+    if scheme not in FACTORIES:
+        near = difflib.get_close_matches(scheme, FACTORIES, n=1)
+        hint = f" (did you mean {near[0]}://?)" if near else ""
+        raise ConfigError(f"unknown scheme {scheme}://", mend=f"known are {known}{hint}")
+    return scheme
+
+
+def open_origin(url: str, options: OriginOptions | None = None) -> Origin:
+    """The origin that ``url`` names. Finds credentials, and asks the store nothing: see ``Origin.check``.
+
+    Raises ConfigError where the URL or the options cannot be used, CredentialsRefused where there are none.
+    """
+    module, _, function = FACTORIES[scheme_of(url)].partition(":")
+    factory = getattr(importlib.import_module(module), function)
+    origin: Origin = factory(url, options or OriginOptions())
+    return origin
+
+
+def _shown(url: str) -> str:
+    """``url`` without what may be a password."""
+    return re.sub(r"//[^/@]*@", "//***@", url)
