@@ -1,4 +1,4 @@
-"""What the commands do with a cache directory, whether or not a daemon uses it: list, check, evict, clear, pin."""
+"""What the commands do with a cache directory, used by a daemon or not: list, check, evict, clear, pin."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CacheEntry(msgspec.Struct, frozen=True):
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What checking one object found: bytes that are right, and stripes that were bad and have been cleared."""
+    """What checking one object found: bytes that are right, and bad stripes, which have been cleared."""
 
     entry: CacheEntry
     good_bytes: int
