@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
@@ -45,8 +45,7 @@ class ReadStatistics(msgspec.Struct, frozen=True):
 class FileStatistics(msgspec.Struct, frozen=True):
     """An open file: bytes it has, bytes of it in the cache, and what its reads brought from where."""
 
-    origin: str
-    path: str
+    name: str
     size: int
     present: int
     from_cache: int
@@ -156,20 +155,24 @@ class Reader:
             direct = await self._read_cache_file(file, plan[0], offset, length)
             if direct is not None:
                 return direct
-        wanted = [self._stripe(file, piece.index) for piece in plan]
-        self._fetch_ahead(file)
+        self._begin_ahead(file, (piece.index for piece in plan[1:]))
         if len(plan) == 1:
-            return await self._slice(wanted[0], plan[0])
+            return await self._slice(file, plan[0])
         data = bytearray()
-        for stripe, piece in zip(wanted, plan, strict=True):
-            data += await self._slice(stripe, piece)
+        for piece in plan:
+            data += await self._slice(file, piece)
         return data
 
-    async def _slice(self, stripe: Stripe, piece: Piece) -> memoryview:
-        await self._stripes.wait(stripe, piece.stop)
+    async def _slice(self, file: _OpenFile, piece: Piece) -> memoryview:
+        stripe = self._stripe(file, piece.index)
+        if stripe.filled < piece.stop:
+            self._fetch_ahead(file)
+            await self._stripes.wait(stripe, piece.stop)
+        view = stripe.view[piece.start : piece.stop]
         if piece.stop == stripe.length:
             self._stripes.release(stripe.key)
-        return stripe.view[piece.start : piece.stop]
+        self._fetch_ahead(file)
+        return view
 
     async def _read_cache_file(
         self, file: _OpenFile, piece: Piece, offset: int, length: int
@@ -192,9 +195,13 @@ class Reader:
 
     def _fetch_ahead(self, file: _OpenFile) -> None:
         """Begin the stripes that the file's readers will want next, as far as their share allows."""
+        if file.in_flight < self._count and not file.changed:
+            self._begin_ahead(file, islice(self._wanted(file), self._window()))
+
+    def _begin_ahead(self, file: _OpenFile, indexes: Iterable[int]) -> None:
         loads = 0
-        for index in islice(self._wanted(file), self._window()):
-            if file.in_flight >= self._count or file.changed:
+        for index in indexes:
+            if file.in_flight >= self._count:
                 return
             if file.present(index):
                 loads += 1
@@ -245,7 +252,7 @@ class Reader:
                     stripe.complete()
             finally:
                 file.in_flight -= 1
-                self._fetch_ahead(file)
+            self._fetch_ahead(file)
             if not loaded:
                 await self._save(file, stripe)
         finally:
@@ -270,7 +277,7 @@ class Reader:
             await trio.to_thread.run_sync(save, limiter=self._disk)
         except CacheError as error:
             # The store says it in the log and in its health; the reader has its bytes.
-            log.debug("stripe %d of %s is not saved: %s", stripe.key[1], file.version.path, error)
+            log.debug("stripe %d of %s is not saved: %s", stripe.key[1], file.version, error)
 
     async def _hold(self, origin: Origin, version: ObjectVersion) -> _OpenFile:
         file = self._files.get(version)
@@ -308,13 +315,26 @@ class Reader:
         ``report`` is told the bytes of each stripe that is there and checked. Raises OriginError where the
         origin fails, CacheError where the cache has no room or does not keep what was written.
         """
+        await self._for_each_stripe(origin, version, self._prefetch_stripe, report)
+
+    async def check(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
+        """Read all of ``version`` from the cache. Raises CacheError unless every byte is there and right."""
+        await self._for_each_stripe(origin, version, self._check_stripe, report)
+
+    async def _for_each_stripe(
+        self,
+        origin: Origin,
+        version: ObjectVersion,
+        act: Callable[[_OpenFile, int], Awaitable[None]],
+        report: Callable[[int], None],
+    ) -> None:
         file = await self._hold(origin, version)
         slots = trio.Semaphore(self._count)
         errors: list[Exception] = []
 
         async def one(index: int, scope: trio.CancelScope) -> None:
             try:
-                await self._prefetch_stripe(file, index)
+                await act(file, index)
                 report(self._length(file, index))
             except Exception as error:
                 errors.append(error)
@@ -332,6 +352,10 @@ class Reader:
         if errors:
             raise errors[0]
 
+    async def _check_stripe(self, file: _OpenFile, index: int) -> None:
+        if not file.present(index) or not await self._check(file, index):
+            raise CacheError(f"{file.version} is not whole in the cache", mend="prefetch it without --check")
+
     async def _prefetch_stripe(self, file: _OpenFile, index: int) -> None:
         if file.cached is None:
             raise CacheError("there is no cache to prefetch into", mend="set --cache-dir")
@@ -345,17 +369,18 @@ class Reader:
                 self._stripes.release(key)
             if not file.cached.present(index):
                 raise CacheError(
-                    f"{file.version.path} does not fit into the cache",
+                    f"{file.version} does not fit into the cache",
                     mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
                 )
-            if await self._check(file.cached, index, self._length(file, index)):
+            if await self._check(file, index):
                 return
-        raise CacheError(f"the cache disk does not keep stripe {index} of {file.version.path}")
+        raise CacheError(f"the cache disk does not keep stripe {index} of {file.version}")
 
-    async def _check(self, cached: CachedObject, index: int, length: int) -> bool:
-        buffer = await self._pool.take(length, urgent=False)
+    async def _check(self, file: _OpenFile, index: int) -> bool:
+        assert file.cached is not None
+        buffer = await self._pool.take(self._length(file, index), urgent=False)
         try:
-            load = partial(cached.load, index, buffer.view)
+            load = partial(file.cached.load, index, buffer.view)
             return await trio.to_thread.run_sync(load, limiter=self._disk)
         finally:
             self._pool.give(buffer)
@@ -370,8 +395,7 @@ class Reader:
         """The files that are open now."""
         return [
             FileStatistics(
-                origin=file.origin.url,
-                path=file.version.path,
+                name=str(file.version),
                 size=file.version.size,
                 present=0 if file.cached is None else file.cached.present_bytes,
                 from_cache=file.from_cache,

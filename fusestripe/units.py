@@ -47,15 +47,19 @@ def format_size(size: float) -> str:
 class ObjectVersion(msgspec.Struct, frozen=True, order=True):
     """One immutable content of one origin path.
 
-    ``origin`` names the store without secrets ("s3://bucket" and its endpoint); ``path`` is relative to it,
-    without a leading slash. ``tag`` is what the origin vouches for: an ETag or version id, and where there
-    is none, a word made of the mtime. Two equal versions have equal bytes.
+    ``origin`` names the whole store without secrets (a bucket and its endpoint, a cluster, "file://"), not
+    the part of it that a route shows, so that every way to one object leads to one version. ``path`` is the
+    object's full path in the store, without a leading slash. ``tag`` is what the origin vouches for: an ETag
+    or version id, and where there is none, a word made of the mtime. Two equal versions have equal bytes.
     """
 
     origin: str
     path: str
     size: int
     tag: str
+
+    def __str__(self) -> str:
+        return f"{self.origin.rstrip('/')}/{self.path}"
 
     @property
     def key(self) -> str:

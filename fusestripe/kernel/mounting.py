@@ -9,9 +9,9 @@ import re
 import shutil
 import stat
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from typing import NoReturn
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 import psutil
@@ -29,11 +29,16 @@ __all__ = [
     "our_mounts",
     "parse_mountinfo",
     "prepare",
+    "resolve",
+    "raise_read_ahead",
     "unmount",
 ]
 
 FSTYPE = "fuse.fusestripe"
 """As the kernel shows a mount of type "fuse" with subtype=fusestripe (mount.fuse3(8))."""
+
+READ_AHEAD = 4 * 1024 * 1024
+"""Bytes: enough for several requests of the largest size (1 MiB) under way at once."""
 
 _FUSE_DEVICE = "/dev/fuse"
 _FUSE_CONF = "/etc/fuse.conf"
@@ -41,8 +46,9 @@ _CAP_SYS_ADMIN = 21  # include/uapi/linux/capability.h
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # umount2(2), include/linux/fs.h
 _DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 """What every call on a FUSE mount gives once its daemon is gone (fs/fuse/dev.c)."""
-_HOLDER_SECONDS = 2.0
 _FUSERMOUNT_SECONDS = 20.0
+PATIENCE_SECONDS = 2.0
+"""How long a search for holders, or a look at a mount whose daemon may hang, is waited for."""
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -92,32 +98,31 @@ def find_mount(path: str) -> Mount | None:
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == path), None)
 
 
+def resolve(mountpoint: str) -> str:
+    """``mountpoint`` absolute and without links; a mount there is not touched, for its daemon may hang."""
+    path = os.path.abspath(mountpoint)
+    return path if find_mount(path) is not None else os.path.realpath(path)
+
+
 def prepare(mountpoint: str) -> str:
-    """The absolute path of ``mountpoint``, ready to be mounted on; what a dead daemon left there is removed.
+    """The resolved path of ``mountpoint``, ready to be mounted on; what a dead daemon left there is removed.
 
     Raises MountError where it is missing, no directory, not empty, or in use.
     """
-    path = os.path.realpath(mountpoint)
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        if error.errno not in _DEAD:
-            _refuse_unreachable(path, error)
-        _remove_stale(path)
-        return prepare(path)
-    if not stat.S_ISDIR(mode):
-        raise MountError(f"{path} is not a directory", mend="mount on an empty directory")
+    path = resolve(mountpoint)
     mount = find_mount(path)
     if mount is not None:
-        mend = f"fusestripe unmount {path}" if mount.fstype == FSTYPE else "take another directory"
-        raise MountError(f"{path} is already mounted ({mount.fstype} from {mount.source})", mend=mend)
+        _clear_or_refuse(path, mount)
+        return prepare(path)  # mounts lie on each other
     try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            raise MountError(f"{path} is not a directory", mend="mount on an empty directory")
         with os.scandir(path) as entries:
-            is_empty = next(entries, None) is None
+            if next(entries, None) is not None:
+                raise MountError(f"{path} is not empty", mend="mount on an empty directory")
     except OSError as error:
-        _refuse_unreachable(path, error)
-    if not is_empty:
-        raise MountError(f"{path} is not empty", mend="mount on an empty directory")
+        raise _unreachable(path, error) from None
     return path
 
 
@@ -172,50 +177,50 @@ def unmount(mountpoint: str) -> None:
         raise MountError(f"{mountpoint} is no fusestripe mount ({mount.fstype})", mend=f"umount {mountpoint}")
     if os.geteuid() not in (0, mount.owner):
         raise MountError(f"{mountpoint} belongs to user {mount.owner}", mend="unmount it as they, or as root")
-    if _is_dead(mountpoint):
-        _detach(mountpoint, lazy=True)
-        return
     try:
         _detach(mountpoint, lazy=False)
     except _Busy:
-        names = holders(mountpoint)
-        if not names:
-            names = _retry(mountpoint)
-        if names:
-            raise MountError(f"{mountpoint} is in use by {', '.join(names)}", mend="end them first") from None
+        _unmount_busy(mountpoint)
 
 
-def holders(mountpoint: str, within: float = _HOLDER_SECONDS) -> list[str]:
+def holders(mountpoint: str, within: float = PATIENCE_SECONDS) -> list[str]:
     """Processes that work in ``mountpoint`` or hold a file of it open, like "python (4711)".
 
     Best effort: those this user may look at, as far as ``within`` seconds reach.
     """
-    deadline = time.monotonic() + within
     below = mountpoint.rstrip("/") + "/"
-    found = []
-    for process in psutil.process_iter():
-        if time.monotonic() > deadline:
-            break
-        try:
-            paths = [process.cwd(), *(file.path for file in process.open_files())]
-            if any(path == mountpoint or path.startswith(below) for path in paths):
-                found.append(f"{process.name()} ({process.pid})")
-        except (psutil.Error, OSError):
-            continue  # gone meanwhile, or another user's
-    return found
+    found: list[str] = []
+
+    def search() -> None:
+        for process in psutil.process_iter():
+            try:
+                paths = [process.cwd(), *(file.path for file in process.open_files())]
+                if any(path == mountpoint or path.startswith(below) for path in paths):
+                    found.append(f"{process.name()} ({process.pid})")
+            except (psutil.Error, OSError):
+                continue  # gone meanwhile, or another user's
+
+    _within(within, search)
+    return list(found)
 
 
 class _Busy(Exception):
     """EBUSY."""
 
 
-def _retry(mountpoint: str) -> list[str]:
-    """Once more, for a holder that left before it was searched for. The holders; none where it went well."""
-    try:
-        _detach(mountpoint, lazy=False)
-    except _Busy:
-        return holders(mountpoint) or ["a process that cannot be seen from here"]
-    return []
+def _unmount_busy(mountpoint: str) -> None:
+    """What cannot be unmounted as it is: a dead mount goes lazily, of a live one the holders are named."""
+    if _state(mountpoint) == "dead":
+        _detach(mountpoint, lazy=True)
+        return
+    names = holders(mountpoint)
+    if not names:
+        try:
+            _detach(mountpoint, lazy=False)  # the holder may have left before it was searched for
+        except _Busy:
+            names = ["a process that cannot be seen from here"]
+    if names:
+        raise MountError(f"{mountpoint} is in use by {', '.join(names)}", mend="end them first")
 
 
 def _detach(mountpoint: str, *, lazy: bool) -> None:
@@ -256,38 +261,73 @@ def _fusermount(mountpoint: str, *, lazy: bool) -> None:
     raise MountError(f"{mountpoint} cannot be unmounted: {' '.join(done.stderr.split())}")
 
 
-def _is_dead(path: str) -> bool:
-    try:
-        os.stat(path)
-    except OSError as error:
-        return error.errno in _DEAD
-    return False
+def _state(path: str) -> Literal["alive", "dead", "silent"]:
+    """Of the mount at ``path``: its daemon answers, is gone, or is there and does not answer."""
+    states: list[Literal["alive", "dead"]] = []
+
+    def look() -> None:
+        try:
+            os.stat(path)
+        except OSError as error:
+            states.append("dead" if error.errno in _DEAD else "alive")
+        else:
+            states.append("alive")
+
+    _within(PATIENCE_SECONDS, look)
+    return states[0] if states else "silent"
 
 
-def _remove_stale(path: str) -> None:
-    """Take a dead daemon's mount off ``path``, if it is fusestripe's and this user's."""
-    mount = find_mount(path)
-    if mount is None:
-        points = [other.mountpoint for other in mounts()]
-        parent = max((point for point in points if path.startswith(point.rstrip("/") + "/")), key=len)
-        raise MountError(f"{path} lies in {parent}, a mount whose daemon is dead", mend=f"umount -l {parent}")
-    if mount.fstype != FSTYPE:
-        raise MountError(
-            f"{path} is a dead mount of another program ({mount.fstype} from {mount.source})",
-            mend=f"umount -l {path}",
-        )
-    unmount(path)
+def _within(seconds: float, call: Callable[[], None]) -> None:
+    """Wait for ``call`` that long. One that a hanging daemon holds up goes on alone: it cannot be stopped."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
 
 
-def _refuse_unreachable(path: str, error: OSError) -> NoReturn:
+def _clear_or_refuse(path: str, mount: Mount) -> None:
+    """Take ``mount`` off ``path`` if it is fusestripe's and its daemon is dead."""
+    state = _state(path)
+    said = f"{mount.fstype} from {mount.source}"
+    if state == "dead" and mount.fstype == FSTYPE:
+        unmount(path)
+    elif state == "dead":
+        raise MountError(f"{path} is a dead mount of another program ({said})", mend=f"umount -l {path}")
+    elif mount.fstype == FSTYPE:
+        silent = ", and its daemon does not answer" if state == "silent" else ""
+        raise MountError(f"{path} is already mounted ({said}){silent}", mend=f"fusestripe unmount {path}")
+    else:
+        raise MountError(f"{path} is already mounted ({said})", mend="take another directory")
+
+
+def _unreachable(path: str, error: OSError) -> MountError:
     if error.errno == errno.ENOENT:
-        raise MountError(f"{path} does not exist", mend=f"mkdir -p {path}") from None
+        return MountError(f"{path} does not exist", mend=f"mkdir -p {path}")
     if error.errno == errno.ENOTDIR:
-        raise MountError(f"{path} is not a directory", mend="mount on an empty directory") from None
+        return MountError(f"{path} is not a directory", mend="mount on an empty directory")
+    if error.errno in _DEAD:
+        points = (mount.mountpoint.rstrip("/") for mount in mounts())
+        parent = max((point for point in points if path.startswith(point + "/")), key=len)
+        return MountError(f"{path} lies in {parent}, a mount whose daemon is dead", mend=f"umount -l {parent}")
     what = (error.strerror or str(error)).lower()
-    raise MountError(f"{path} cannot be reached: {what}", mend="mount on a directory of your own") from None
+    return MountError(f"{path} cannot be reached: {what}", mend="mount on a directory of your own")
 
 
 def _unescape(name: str) -> str:
     raw = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8) & 255]), os.fsencode(name))
     return os.fsdecode(raw)
+
+
+def raise_read_ahead(mountpoint: str, size: int = READ_AHEAD) -> str:
+    """Let the kernel read ``size`` bytes ahead in the mount at ``mountpoint``; "", or why it may not.
+
+    The kernel's own 128 KiB keeps requests at 128 KiB (Documentation/ABI/testing/sysfs-class-bdi).
+    """
+    mount = find_mount(mountpoint)
+    if mount is None:
+        return "the mount is gone"
+    try:
+        with open(f"/sys/class/bdi/{mount.device}/read_ahead_kb", "w", encoding="ascii") as file:
+            file.write(str(size // 1024))
+    except OSError as error:
+        return f"{(error.strerror or str(error)).lower()} (it takes root and a writable /sys)"
+    return ""

@@ -85,8 +85,7 @@ class Operations(pyfuse3.Operations):
         self._directories: dict[int, tuple[str, list[Entry], float]] = {}
         self._next_handle = 0
 
-    @property
-    def inodes(self) -> int:
+    def count_inodes(self) -> int:
         """How many inodes the kernel holds."""
         return len(self._inodes)
 

@@ -57,7 +57,7 @@ class Fetcher:
                     await backoff.after(error)
                 except OriginError:
                     self._errors += 1
-                    log.error("%s/%s: stripe %d: %s", origin.url, version.path, index, error)  # noqa: TRY400
+                    log.error("%s: stripe %d: %s", version, index, error)  # noqa: TRY400
                     raise
                 self._retries += 1
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from itertools import chain
 
 import trio
 
@@ -125,13 +126,15 @@ class ResidentStripes:
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
         self._stripes: dict[Key, Stripe] = {}
+        # Whole and saved: those that readers are done with, and the others; the next to go in front.
+        self._done: OrderedDict[Key, Stripe] = OrderedDict()
         self._idle: OrderedDict[Key, Stripe] = OrderedDict()
 
     def find(self, key: Key) -> Stripe | None:
         """The stripe of that key, if it is here or on its way."""
         stripe = self._stripes.get(key)
-        if stripe is not None and key in self._idle:
-            self._idle.move_to_end(key)
+        if stripe is not None and (self._idle.pop(key, None) or self._done.pop(key, None)):
+            self._idle[key] = stripe
         return stripe
 
     def begin(self, key: Key, length: int, work: Work, *, urgent: bool) -> Stripe:
@@ -163,15 +166,15 @@ class ResidentStripes:
                 self._token.run_sync_soon(self._serve_takers, idempotent=True)
 
     def release(self, key: Key) -> None:
-        """Nobody will read this stripe again soon: it is the first whose memory is taken."""
-        if key in self._idle:
-            self._idle.move_to_end(key, last=False)
+        """A reader is done with this stripe: its memory is taken before that of others."""
+        stripe = self._idle.pop(key, None)
+        if stripe is not None:
+            self._done[key] = stripe
 
     def trim(self) -> None:
         """Give up all memory that only serves to be read again."""
-        for stripe in list(self._idle.values()):
-            if not stripe.awaited:
-                self._forget(stripe)
+        while self._drop_one():
+            pass
         self._pool.trim()
 
     def _start(self, stripe: Stripe, work: Work, urgent: bool) -> Stripe:
@@ -207,7 +210,8 @@ class ResidentStripes:
             pass
 
     def _drop_one(self) -> bool:
-        victim = next((stripe for stripe in self._idle.values() if not stripe.awaited), None)
+        candidates = chain(self._done.values(), self._idle.values())
+        victim = next((stripe for stripe in candidates if not stripe.awaited), None)
         if victim is not None:
             self._forget(victim)
         return victim is not None
@@ -215,6 +219,7 @@ class ResidentStripes:
     def _forget(self, stripe: Stripe) -> None:
         self._stripes.pop(stripe.key, None)
         self._idle.pop(stripe.key, None)
+        self._done.pop(stripe.key, None)
         if stripe.buffer is not None:
             buffer, stripe.buffer = stripe.buffer, None
             self._pool.give(buffer)

@@ -67,9 +67,8 @@ class OriginStatus(msgspec.Struct, frozen=True):
 
 
 class ServedStatus(msgspec.Struct, frozen=True):
-    """Where the bytes that readers got came from. Passthrough reads pass by the daemon uncounted."""
+    """What was brought into memory for readers, and from where. Passthrough reads pass by uncounted."""
 
-    memory: int
     cache: int
     origin: int
 

@@ -1,0 +1,113 @@
+"""What the daemon answers on its control socket: its status, and prefetching through it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fusestripe
+from fusestripe.cache.store import CacheStore
+from fusestripe.namespace.tree import Tree
+from fusestripe.origins.base import Origin
+from fusestripe.prefetch import prefetch
+from fusestripe.reader import Reader
+from fusestripe.stripes.fetch import Fetcher
+from fusestripe.stripes.memory import BufferPool
+from fusestripe.telemetry.control import Handler, Send
+from fusestripe.telemetry.status import (
+    CacheStatus,
+    Feature,
+    FileStatus,
+    MemoryStatus,
+    OriginStatus,
+    ReadStatus,
+    RouteStatus,
+    ServedStatus,
+    Status,
+)
+
+__all__ = ["Answers"]
+
+# Open files named in a status; the busiest places open ten thousand.
+FILES_SHOWN = 50
+
+
+class Answers:
+    """Handlers for the control socket. ``features`` is what depends on the kernel, known once mounted."""
+
+    def __init__(
+        self,
+        *,
+        mountpoint: str,
+        cache_dir: str,
+        origins: Mapping[str, Origin],
+        tree: Tree,
+        reader: Reader,
+        pool: BufferPool,
+        fetcher: Fetcher,
+        cache: CacheStore,
+        inodes: Callable[[], int],
+    ) -> None:
+        self._mountpoint = mountpoint
+        self._cache_dir = cache_dir
+        self._origins = origins
+        self._tree = tree
+        self._reader = reader
+        self._pool = pool
+        self._fetcher = fetcher
+        self._cache = cache
+        self._inodes = inodes
+        self._started = time.monotonic()
+        self.features: tuple[Feature, ...] = ()
+
+    def handlers(self) -> dict[str, Handler]:
+        """By the name of the command."""
+        return {"status": self._status, "prefetch": self._prefetch}
+
+    async def _status(self, args: Mapping[str, Any], send: Send) -> None:
+        await send(self.status())
+
+    async def _prefetch(self, args: Mapping[str, Any], send: Send) -> None:
+        await prefetch(self._tree, self._reader, args["paths"], send, check=args["check"])
+
+    def status(self) -> Status:
+        """The state of all parts at this moment."""
+        cache = self._cache.statistics()
+        memory = self._pool.statistics()
+        fetched = self._fetcher.statistics()
+        reads = self._reader.statistics()
+        return Status(
+            pid=os.getpid(),
+            version=fusestripe.__version__,
+            mountpoint=self._mountpoint,
+            uptime=time.monotonic() - self._started,
+            routes=tuple(RouteStatus(f"/{path}", origin.url) for path, origin in self._origins.items()),
+            cache=CacheStatus(
+                dir=self._cache_dir,
+                used=cache.used,
+                limit=cache.limit,
+                objects=cache.objects,
+                health=cache.health,
+                evictions=cache.evictions,
+                corrupt=cache.corrupt,
+            ),
+            memory=MemoryStatus(budget=memory.limit, used=memory.used, peak=memory.peak),
+            reads=ReadStatus(count=reads.reads, bytes=reads.bytes, errors=reads.errors),
+            origin=OriginStatus(
+                requests=fetched.requests,
+                bytes=fetched.bytes,
+                retries=fetched.retries,
+                errors=fetched.errors,
+                in_flight=fetched.in_flight,
+            ),
+            served=ServedStatus(cache=cache.loaded_bytes + cache.direct_read_bytes, origin=fetched.bytes),
+            open_files=reads.open_files,
+            inodes=self._inodes(),
+            features=self.features,
+            files=tuple(
+                FileStatus(file.name, file.size, file.present, file.from_cache, file.from_origin)
+                for file in self._reader.files()[-FILES_SHOWN:]
+            ),
+        )

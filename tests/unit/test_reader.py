@@ -1,0 +1,286 @@
+"""The reader over a real cache directory: right bytes, few requests, nothing lost by cancellation."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from fusestripe.cache.store import CacheStore
+from fusestripe.errors import CacheError, OriginUnavailable, VersionChanged
+from fusestripe.origins.base import Progress
+from fusestripe.reader import Handle, Reader
+from fusestripe.stripes.fetch import Fetcher
+from fusestripe.stripes.memory import BufferPool
+from fusestripe.stripes.resident import ResidentStripes
+from fusestripe.units import GIB, KIB, MIB, ObjectVersion
+from tests.support.memory_origin import MemoryOrigin
+
+STRIPE = 64 * KIB
+CONTENT = random.Random(7).randbytes(20 * STRIPE + 12_345)
+
+
+class House:
+    """A reader and what it stands on; ``again`` is another one on the same cache directory."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        cache_dir: Path | None,
+        *,
+        origin: MemoryOrigin | None = None,
+        buffers: int = 64,
+        count: int = 4,
+        cache_size: int = GIB,
+        timeout: float = 5,
+    ) -> None:
+        self.origin = origin or MemoryOrigin({"file": CONTENT})
+        self.pool = BufferPool(buffers * STRIPE, STRIPE)
+        self.cache = (
+            None
+            if cache_dir is None
+            else CacheStore(cache_dir, stripe_size=STRIPE, size=cache_size, reserve=0)
+        )
+        self.fetcher = Fetcher(threads=buffers, timeout=timeout)
+        self.stripes = ResidentStripes(self.pool, nursery)
+        self.reader = Reader(
+            stripes=self.stripes,
+            pool=self.pool,
+            fetcher=self.fetcher,
+            cache=self.cache,
+            stripe_size=STRIPE,
+            count=count,
+        )
+
+    def version(self, path: str = "file") -> ObjectVersion:
+        return self.origin.version(path, self.origin.stat(path))
+
+    async def open(self, path: str = "file") -> Handle:
+        return await self.reader.open(self.origin, self.version(path))
+
+    async def read_all(self, handle: Handle, request: int = 10_000) -> bytes:
+        parts = []
+        for offset in range(0, handle.version.size, request):
+            parts.append(bytes(await self.reader.read(handle, offset, request)))
+        return b"".join(parts)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(20):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+async def test_a_sequential_read_fetches_each_stripe_once(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path)
+    handle = await house.open()
+    assert await house.read_all(handle) == CONTENT
+    assert sorted(house.origin.ranges) == sorted(
+        ("file", offset, min(STRIPE, len(CONTENT) - offset)) for offset in range(0, len(CONTENT), STRIPE)
+    )
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_random_reads_are_right(nursery: trio.Nursery, tmp_path: Path, cached: bool) -> None:
+    house = House(nursery, tmp_path if cached else None, buffers=6)
+    handle = await house.open()
+    chance = random.Random(11)
+    for _ in range(400):
+        offset = chance.randrange(len(CONTENT) + 5000)
+        length = chance.choice([1, 100, 4096, STRIPE, 3 * STRIPE])
+        data = await house.reader.read(handle, offset, length)
+        assert bytes(data) == CONTENT[offset : offset + length]
+
+
+async def test_what_is_cached_is_not_asked_for_again(nursery: trio.Nursery, tmp_path: Path) -> None:
+    first = House(nursery, tmp_path)
+    handle = await first.open()
+    await first.read_all(handle)
+    cached = handle.file.cached
+    assert cached is not None
+    await until(lambda: cached.complete)
+    second = House(nursery, tmp_path)
+    handle = await second.open()
+    assert await second.read_all(handle) == CONTENT
+    assert second.origin.ranges == []
+
+
+async def test_two_readers_of_one_stripe_make_one_request(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path)
+    go_on = threading.Event()
+    house.origin.gate = lambda *_: go_on.wait(20) and None
+    one, other = await house.open(), await house.open()
+    got: list[bytes] = []
+
+    async def read(handle: Handle) -> None:
+        got.append(bytes(await house.reader.read(handle, 5, 100)))
+
+    async with trio.open_nursery() as readers:
+        with trio.CancelScope() as first:
+            readers.start_soon(read, other)
+            await until(lambda: len(house.origin.ranges) == 1)
+            # The one who came first goes; the fetch and the other go on.
+            first.cancel()
+            await read(one)
+        go_on.set()
+    assert got == [CONTENT[5:105]]
+    assert house.origin.ranges == [("file", 0, STRIPE)]
+
+
+async def test_bytes_are_given_before_the_stripe_is_whole(nursery: trio.Nursery, tmp_path: Path) -> None:
+    origin = MemoryOrigin({"file": CONTENT}, chunk=4096)
+    go_on = threading.Event()
+    plain = origin.read_range
+
+    def slow(version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
+        def stop_half_way(done: int) -> None:
+            progress(done)
+            if done >= STRIPE // 2:
+                go_on.wait(20)
+
+        plain(version, offset, into, stop_half_way)
+
+    origin.read_range = slow  # type: ignore[method-assign]
+    house = House(nursery, tmp_path, origin=origin)
+    handle = await house.open()
+    with trio.fail_after(10):
+        assert bytes(await house.reader.read(handle, 0, 4096)) == CONTENT[:4096]
+    go_on.set()
+
+
+async def test_a_fetch_goes_on_where_it_broke_off(nursery: trio.Nursery, tmp_path: Path) -> None:
+    origin = MemoryOrigin({"file": CONTENT}, chunk=4096)
+    plain = origin.read_range
+    broken: list[int] = []
+
+    def breaks(
+        version: ObjectVersion, offset: int, into: memoryview, progress: Callable[[int], None]
+    ) -> None:
+        def then_breaks(done: int) -> None:
+            progress(done)
+            if offset < STRIPE and done == 8192 and len(broken) < 3:
+                broken.append(offset)
+                raise OriginUnavailable("reset")
+
+        plain(version, offset, into, then_breaks)
+
+    origin.read_range = breaks  # type: ignore[method-assign]
+    house = House(nursery, tmp_path, origin=origin)
+    handle = await house.open()
+    assert bytes(await house.reader.read(handle, 0, STRIPE)) == CONTENT[:STRIPE]
+    assert broken == [0, 8192, 16384]
+
+
+async def test_a_replaced_file_is_an_error_and_never_a_mixture(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path, count=1)
+    handle = await house.open()
+    assert bytes(await house.reader.read(handle, 0, 100)) == CONTENT[:100]
+    house.origin.replace("file", bytes(len(CONTENT)))
+    with pytest.raises(VersionChanged):
+        await house.reader.read(handle, 15 * STRIPE, 100)
+    fresh = await house.open()
+    assert bytes(await house.reader.read(fresh, 15 * STRIPE, 100)) == bytes(100)
+
+
+async def test_an_origin_that_stays_down_is_an_error_in_bounded_time(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    house = House(nursery, tmp_path, timeout=0.5)
+    handle = await house.open()
+
+    def down(*_: object) -> None:
+        raise OriginUnavailable("connection refused")
+
+    house.origin.gate = down
+    with trio.fail_after(10), pytest.raises(OriginUnavailable):
+        await house.reader.read(handle, 0, 100)
+    house.origin.gate = lambda *_: None
+    assert bytes(await house.reader.read(handle, 0, 100)) == CONTENT[:100]
+
+
+async def test_a_flipped_byte_in_the_cache_is_fetched_again(nursery: trio.Nursery, tmp_path: Path) -> None:
+    first = House(nursery, tmp_path)
+    handle = await first.open()
+    await first.read_all(handle)
+    cached = handle.file.cached
+    assert cached is not None
+    await until(lambda: cached.complete)
+    (data,) = tmp_path.glob("objects/*/*.data")
+    with data.open("r+b") as file:
+        file.seek(3 * STRIPE + 17)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    second = House(nursery, tmp_path)
+    handle = await second.open()
+    assert await second.read_all(handle) == CONTENT
+    assert second.origin.ranges == [("file", 3 * STRIPE, STRIPE)]
+
+
+async def test_prefetch_brings_and_checks_every_byte(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path)
+    seen: list[int] = []
+    with pytest.raises(CacheError):
+        await house.reader.check(house.origin, house.version(), seen.append)
+    seen.clear()
+    await house.reader.prefetch(house.origin, house.version(), seen.append)
+    assert sum(seen) == len(CONTENT)
+    house.origin.ranges.clear()
+    await house.reader.check(house.origin, house.version(), seen.append)
+    await house.reader.prefetch(house.origin, house.version(), seen.append)
+    assert house.origin.ranges == []
+
+
+async def test_prefetch_without_room_says_so(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path, cache_size=4 * STRIPE)
+    with pytest.raises(CacheError, match="does not fit"):
+        await house.reader.prefetch(house.origin, house.version(), lambda _: None)
+
+
+async def test_memory_stays_within_its_budget_for_many_files(nursery: trio.Nursery, tmp_path: Path) -> None:
+    content = {f"file{number}": CONTENT[number:] for number in range(24)}
+    house = House(nursery, tmp_path, origin=MemoryOrigin(content), buffers=16, count=8)
+
+    async def read(path: str) -> None:
+        handle = await house.open(path)
+        assert await house.read_all(handle, request=30_000) == content[path]
+        await house.reader.close(handle)
+
+    async with trio.open_nursery() as readers:
+        for path in content:
+            readers.start_soon(read, path)
+    statistics = house.pool.statistics()
+    assert statistics.peak <= 16 * STRIPE
+    await until(lambda: house.reader.statistics().open_files == 0)
+    assert house.cache is not None
+    assert house.cache.statistics().held == 0
+
+
+async def test_read_ahead_uses_the_given_number_of_requests(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path, count=6)
+    go_on = threading.Event()
+    house.origin.gate = lambda *_: go_on.wait(20) and None
+    handle = await house.open()
+    async with trio.open_nursery() as readers:
+        readers.start_soon(house.reader.read, handle, 0, 2 * STRIPE)
+        await until(lambda: len(house.origin.ranges) == 6)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(house.origin.ranges) == 6
+        go_on.set()
+
+
+async def test_reads_past_the_end_are_short_and_empty_files_are_empty(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    house = House(nursery, tmp_path, origin=MemoryOrigin({"file": b"abc", "empty": b""}))
+    handle = await house.open()
+    assert bytes(await house.reader.read(handle, 1, MIB)) == b"bc"
+    assert bytes(await house.reader.read(handle, 3, 10)) == b""
+    assert bytes(await house.reader.read(handle, 99, 10)) == b""
+    empty = await house.open("empty")
+    assert bytes(await house.reader.read(empty, 0, 10)) == b""

@@ -1,0 +1,169 @@
+"""How often the tree asks an origin, and what it says when."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from fusestripe.errors import NotFound, OriginUnavailable
+from fusestripe.namespace.routes import RouteTable
+from fusestripe.namespace.tree import Absent, Found, Tree
+from tests.support.memory_origin import MemoryOrigin
+
+
+def tree(nursery: trio.Nursery, **origins: MemoryOrigin) -> Tree:
+    """Routes by keyword: ``root`` is "", a double underscore is a slash."""
+    routes = {"" if name == "root" else name.replace("__", "/"): origin for name, origin in origins.items()}
+    return Tree(RouteTable(routes), nursery, ttl=60, negative_ttl=5, timeout=30)
+
+
+def files(count: int) -> dict[str, bytes]:
+    return {f"f{number:05}": b"x" for number in range(count)}
+
+
+async def test_names_in_a_listed_directory_cost_nothing(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin(files(100))
+    names = tree(nursery, root=origin)
+    listing = await names.list_dir("")
+    assert len(listing.entries) == 100
+    for name in listing.entries:
+        assert (await names.lookup("", name)).entry.size == 1
+    with pytest.raises(NotFound):
+        await names.lookup("", "missing")
+    assert origin.asked == {"list": 1}
+
+
+async def test_the_first_name_lists_its_directory_for_the_others(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin(files(1000))
+    names = tree(nursery, root=origin)
+    for name in files(1000):
+        await names.lookup("", name)
+    assert origin.asked == {"list": 1}
+
+
+async def test_a_huge_directory_is_not_listed_for_one_name(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin(files(10_000))
+    names = tree(nursery, root=origin)
+    assert (await names.lookup("", "f09999")).entry.size == 1
+    assert origin.asked == {"list": 2, "stat": 1}
+    await names.lookup("", "f09999")
+    with pytest.raises(NotFound):
+        await names.lookup("", "missing")
+    with pytest.raises(NotFound):
+        await names.lookup("", "missing")
+    assert origin.asked == {"list": 2, "stat": 2}
+    assert len((await names.list_dir("")).entries) == 10_000
+    assert origin.asked["list"] == 12
+
+
+async def test_answers_are_believed_for_their_time_and_no_longer(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"a": b"1"})
+    names = tree(nursery, root=origin)
+    before = await names.lookup("", "a")
+    origin.replace("a", b"22")
+    await trio.sleep(59)
+    assert (await names.lookup("", "a")).entry == before.entry
+    await trio.sleep(2)
+    assert (await names.lookup("", "a")).entry.size == 2
+
+
+async def test_a_new_file_is_seen_within_the_negative_ttl(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"a": b"1"})
+    names = tree(nursery, root=origin)
+    with pytest.raises(NotFound):
+        await names.lookup("", "new")
+    origin.replace("new", b"22")
+    await trio.sleep(6)
+    assert (await names.lookup("", "new")).entry.size == 2
+
+
+async def test_many_who_ask_at_once_cost_one_request(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"a/b": b"1"})
+    names = tree(nursery, root=origin)
+    async with trio.open_nursery() as askers:
+        for _ in range(50):
+            askers.start_soon(names.lookup, "a", "b")
+    assert origin.asked == {"list": 1}
+
+
+async def test_one_who_is_cancelled_takes_nothing_from_the_others(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"a": b"1"})
+    origin.failures = [OriginUnavailable("busy")]  # so that the answer takes a moment
+    names = tree(nursery, root=origin)
+    found: list[Found] = []
+
+    async def ask() -> None:
+        found.append(await names.lookup("", "a"))
+
+    async with trio.open_nursery() as askers:
+        with trio.CancelScope() as scope:
+            askers.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            await names.lookup("", "a")
+    assert len(found) == 1
+
+
+async def test_parents_of_routes_are_listed_and_nothing_else_is_there(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    names = tree(
+        nursery, ckpt=MemoryOrigin({"x": b"1"}), models__llm=MemoryOrigin(), models__vision=MemoryOrigin()
+    )
+    assert set((await names.list_dir("")).entries) == {"ckpt", "models"}
+    assert set((await names.list_dir("models")).entries) == {"llm", "vision"}
+    assert set((await names.list_dir("ckpt")).entries) == {"x"}
+    assert (await names.lookup("", "models")).entry.is_dir
+    assert (await names.stat("ckpt/x")).entry.size == 1
+    with pytest.raises(NotFound):
+        await names.lookup("", "other")
+
+
+async def test_what_was_forgotten_is_asked_again(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"a": b"1"})
+    names = tree(nursery, root=origin)
+    await names.lookup("", "a")
+    origin.replace("a", b"22")
+    names.forget("a")
+    assert names.known("a") is None
+    assert (await names.lookup("", "a")).entry.size == 2
+
+
+async def test_what_is_known_is_said_without_asking(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"a": b"1"})
+    names = tree(nursery, root=origin)
+    assert names.known("a") is None
+    await names.list_dir("")
+    assert isinstance(names.known("a"), Found)
+    assert isinstance(names.known("b"), Absent)
+    await trio.sleep(6)
+    assert names.known("b") is None
+    assert origin.asked == {"list": 1}
+
+
+async def test_an_origin_that_stumbles_is_asked_again(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"a": b"1"})
+    origin.failures = [OriginUnavailable("busy"), OriginUnavailable("busy", retry_after=3)]
+    names = tree(nursery, root=origin)
+    assert (await names.lookup("", "a")).entry.size == 1
