@@ -29,8 +29,8 @@ __all__ = [
     "our_mounts",
     "parse_mountinfo",
     "prepare",
-    "resolve",
     "raise_read_ahead",
+    "resolve",
     "unmount",
 ]
 
@@ -210,9 +210,15 @@ class _Busy(Exception):
 
 def _unmount_busy(mountpoint: str) -> None:
     """What cannot be unmounted as it is: a dead mount goes lazily, of a live one the holders are named."""
-    if _state(mountpoint) == "dead":
+    state = _state(mountpoint)
+    if state == "dead":
         _detach(mountpoint, lazy=True)
         return
+    if state == "silent":
+        raise MountError(
+            f"{mountpoint} is in use and its daemon does not answer",
+            mend="kill the daemon, then unmount again",
+        )
     names = holders(mountpoint)
     if not names:
         try:
@@ -307,7 +313,7 @@ def _unreachable(path: str, error: OSError) -> MountError:
     if error.errno in _DEAD:
         points = (mount.mountpoint.rstrip("/") for mount in mounts())
         parent = max((point for point in points if path.startswith(point + "/")), key=len)
-        return MountError(f"{path} lies in {parent}, a mount whose daemon is dead", mend=f"umount -l {parent}")
+        return MountError(f"{path} lies in {parent}, whose daemon is dead", mend=f"umount -l {parent}")
     what = (error.strerror or str(error)).lower()
     return MountError(f"{path} cannot be reached: {what}", mend="mount on a directory of your own")
 

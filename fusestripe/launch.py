@@ -1,0 +1,223 @@
+"""Starting the daemon and ending it, from outside of it.
+
+The daemon gets an ``Order`` as JSON on its stdin, so that nothing of it shows in ``ps``, and answers with one
+line on the pipe named there: ``{"ok": true}`` once the tree answers, or ``{"error": message, "mend": mend}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from io import FileIO
+from typing import BinaryIO
+
+import msgspec
+
+from fusestripe.config import Settings
+from fusestripe.errors import FusestripeError, MountError
+from fusestripe.kernel import mounting
+from fusestripe.telemetry.control import daemon_pid, socket_path
+
+__all__ = ["CHILD_ENVIRONMENT", "Order", "launch", "log_path", "read_order", "report", "stop"]
+
+CHILD_ENVIRONMENT: Mapping[str, str] = {
+    # One malloc arena a thread keeps freed stripes for itself; two bound what is resident (mallopt(3)).
+    "MALLOC_ARENA_MAX": "2",
+    "PYTHONUNBUFFERED": "1",
+}
+DAEMON = (sys.executable, "-m", "fusestripe.daemon")
+READY_SECONDS = 30.0
+END_SECONDS = 30.0
+_ANSWER_MAXIMUM = 1 << 16
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a daemon is started with. ``ready_fd`` is the pipe on which it says once how that went."""
+
+    settings: Settings
+    mountpoint: str
+    ready_fd: int
+    foreground: bool
+
+
+class _Ready(msgspec.Struct, frozen=True, omit_defaults=True):
+    ok: bool = False
+    error: str = ""
+    mend: str = ""
+
+
+def read_order(stream: BinaryIO) -> Order:
+    """The daemon's side: the order on its stdin. Raises msgspec.DecodeError."""
+    return msgspec.json.decode(stream.read(), type=Order)
+
+
+def report(ready_fd: int, error: FusestripeError | None = None) -> None:
+    """The daemon's side: say that the tree answers, or why it never will; closes ``ready_fd``."""
+    ready = _Ready(ok=True) if error is None else _Ready(error=error.message, mend=error.mend)
+    with open(ready_fd, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
+        pipe.write(msgspec.json.encode(ready) + b"\n")
+
+
+def log_path(mountpoint: str) -> str:
+    """Where the daemon of ``mountpoint`` (absolute, no links) logs when it is in the background."""
+    return socket_path(mountpoint).removesuffix(".sock") + ".log"
+
+
+def launch(
+    settings: Settings,
+    mountpoint: str,
+    foreground: bool = False,
+    *,
+    command: Sequence[str] = DAEMON,
+    timeout: float = READY_SECONDS,
+) -> int:
+    """Mount ``settings`` at ``mountpoint``; the pid of the daemon, once the tree answers.
+
+    In the foreground the daemon is in this process's session and logs to its stderr; the caller waits for it
+    (os.waitpid). Raises MountError with the daemon's own words where it fails, and where it does not answer
+    in ``timeout`` seconds; no mount and no process are left then. ``command`` is what is started.
+    """
+    with _alone(mounting.resolve(mountpoint)) as path:
+        mounting.prepare(path)
+        mounting.check_fuse(allow_other=settings.mount.allow_other)
+        read_end, write_end = os.pipe()
+        with open(read_end, "rb", buffering=0) as ready:
+            try:
+                daemon = _spawn(command, Order(settings, path, write_end, foreground))
+            finally:
+                os.close(write_end)
+            try:
+                _await_ready(daemon, ready, timeout, "" if foreground else f"see {log_path(path)}")
+            except BaseException:
+                _clear(daemon, path)
+                raise
+    # The daemon outlives this process by design: Popen shall neither warn of it nor wait for it.
+    daemon.returncode = 0
+    return daemon.pid
+
+
+def stop(mountpoint: str) -> None:
+    """Unmount ``mountpoint`` and wait until its daemon has ended. Raises MountError."""
+    path = mounting.resolve(mountpoint)
+    mount = mounting.find_mount(path)
+    is_mine = mount is not None and mount.fstype == mounting.FSTYPE and mount.owner == os.geteuid()
+    pid = daemon_pid(socket_path(path)) if is_mine else None
+    with contextlib.ExitStack() as stack:
+        handle = None
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # ended since it listened
+                handle = os.pidfd_open(pid)
+                stack.callback(os.close, handle)
+        mounting.unmount(path)
+        if pid is not None and handle is not None:
+            _await_end(pid, handle, path)
+
+
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[str]:
+    """``path``, while no other process of this user mounts there (it would mount over it unseen)."""
+    lock = os.open(socket_path(path).removesuffix(".sock") + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MountError(f"{path} is being mounted by another process", mend="wait for it") from None
+        yield path
+    finally:
+        os.close(lock)
+
+
+def _spawn(command: Sequence[str], order: Order) -> subprocess.Popen[bytes]:
+    with contextlib.ExitStack() as stack:
+        output = None if order.foreground else stack.enter_context(_open_log(order.mountpoint))
+        daemon = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=[order.ready_fd],
+            start_new_session=not order.foreground,
+            cwd="/",  # keeps no filesystem busy, and python -m searches the working directory for modules
+            env=_environment(),
+        )
+    assert daemon.stdin is not None
+    with contextlib.suppress(BrokenPipeError), daemon.stdin:  # dead already: the ready pipe tells
+        daemon.stdin.write(msgspec.json.encode(order))
+    return daemon
+
+
+def _environment() -> dict[str, str]:
+    """This process's, and what the daemon needs; the way to this package too where it is not installed."""
+    environment = {**os.environ, **CHILD_ENVIRONMENT}
+    parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if os.path.basename(parent) not in ("site-packages", "dist-packages"):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [parent, environment.get("PYTHONPATH")]))
+    return environment
+
+
+def _open_log(mountpoint: str) -> BinaryIO:
+    path = log_path(mountpoint)
+    try:
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+    except OSError as error:
+        what = (error.strerror or str(error)).lower()
+        raise MountError(f"the log {path} cannot be written: {what}", mend="make room there") from None
+
+
+def _await_ready(daemon: subprocess.Popen[bytes], pipe: FileIO, timeout: float, log: str) -> None:
+    """Return when the daemon says that the tree answers; raise what it says otherwise."""
+    deadline = time.monotonic() + timeout
+    answer = b""
+    while not answer.endswith(b"\n") and len(answer) < _ANSWER_MAXIMUM:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            raise MountError(f"the daemon did not answer in {timeout:g} s", mend=log)
+        part = pipe.read(_ANSWER_MAXIMUM)
+        if not part:
+            raise MountError(f"the daemon {_how_it_ended(daemon)} before the tree answered", mend=log)
+        answer += part
+    ready = msgspec.json.decode(answer, type=_Ready)
+    if not ready.ok:
+        raise MountError(ready.error, mend=ready.mend)
+
+
+def _how_it_ended(daemon: subprocess.Popen[bytes]) -> str:
+    try:
+        status = daemon.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        return "closed its pipe"
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
+def _clear(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
+    """After a failed start: no process, no mount."""
+    try:
+        daemon.wait(timeout=2)  # one that said why it fails is on its way out, and unmounts
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+    mount = mounting.find_mount(mountpoint)
+    if mount is not None and mount.fstype == mounting.FSTYPE:
+        mounting.unmount(mountpoint)
+
+
+def _await_end(pid: int, handle: int, mountpoint: str) -> None:
+    """Wait for process ``pid`` by its pidfd ``handle`` (pidfd_open(2): readable once it has ended)."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    if not poll.poll(END_SECONDS * 1000):
+        raise MountError(
+            f"{mountpoint} is unmounted, but its daemon still runs after {END_SECONDS:g} s",
+            mend=f"see {log_path(mountpoint)}, then kill {pid}",
+        )
+    with contextlib.suppress(ChildProcessError):  # not started by this process: nothing to reap
+        os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,221 @@
+"""Starting and ending a daemon, with a small real FUSE daemon in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fusestripe.config import Settings, load
+from fusestripe.errors import MountError
+from fusestripe.kernel import mounting
+from fusestripe.launch import launch, log_path, stop
+from fusestripe.telemetry.control import daemon_pid, socket_path
+
+
+def command(behaviour: str) -> list[str]:
+    return [sys.executable, "-m", "tests.support.small_daemon", behaviour]
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return load("file:///", {}, environ={})
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[str]:
+    path = tmp_path / "mount point"
+    path.mkdir()
+    yield str(path)
+    while mounting.find_mount(str(path)) is not None:
+        stop(str(path))
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def test_a_daemon_starts_and_ends(settings: Settings, mountpoint: str) -> None:
+    pid = launch(settings, mountpoint, command=command("serve"))
+    mount = mounting.find_mount(mountpoint)
+    assert mount is not None
+    assert (mount.fstype, mount.source, mount.owner) == (mounting.FSTYPE, "small", os.geteuid())
+    assert mount in mounting.our_mounts()
+    assert daemon_pid(socket_path(mountpoint)) == pid
+    assert os.getsid(pid) == pid
+    stop(mountpoint)
+    assert mounting.find_mount(mountpoint) is None
+    assert not psutil.pid_exists(pid)
+    assert not os.path.exists(socket_path(mountpoint))
+
+
+def test_nothing_of_the_order_shows_in_ps(mountpoint: str) -> None:
+    settings = load("file:///a-secret-place", {}, environ={})
+    pid = launch(settings, mountpoint, command=command("serve"))
+    process = psutil.Process(pid)
+    assert "a-secret-place" not in " ".join([*process.cmdline(), *process.environ().values()])
+    assert process.environ()["MALLOC_ARENA_MAX"] == "2"
+    assert process.cwd() == "/"
+
+
+def test_a_daemon_in_the_foreground_stays_in_the_session(settings: Settings, mountpoint: str) -> None:
+    pid = launch(settings, mountpoint, foreground=True, command=command("serve"))
+    assert os.getsid(pid) == os.getsid(0)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        ("refuse", r"^the store says no: log in$"),
+        ("die", r"^the daemon ended with status 3 before the tree answered: see .*\.log$"),
+        ("sulk", r"^the daemon did not answer in 2 s: see .*\.log$"),
+    ],
+)
+def test_a_failed_start_says_why_and_leaves_nothing(
+    settings: Settings, mountpoint: str, behaviour: str, words: str
+) -> None:
+    before = children()
+    with pytest.raises(MountError, match=words):
+        launch(settings, mountpoint, command=command(behaviour), timeout=2)
+    assert mounting.find_mount(mountpoint) is None
+    assert children() == before
+
+
+def test_a_daemon_killed_at_start_is_named_by_its_signal(settings: Settings, mountpoint: str) -> None:
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with pytest.raises(MountError, match="was killed by SIGKILL before the tree answered"):
+        launch(settings, mountpoint, command=[sys.executable, "-c", script])
+
+
+def test_what_a_daemon_prints_is_in_its_log(settings: Settings, mountpoint: str) -> None:
+    with pytest.raises(MountError):
+        launch(settings, mountpoint, command=[sys.executable, "-c", "raise SystemExit('out of luck')"])
+    assert Path(log_path(mountpoint)).read_text() == "out of luck\n"
+    assert Path(log_path(mountpoint)).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_mounted_mountpoint_is_refused(settings: Settings, mountpoint: str) -> None:
+    launch(settings, mountpoint, command=command("serve"))
+    with pytest.raises(MountError, match=r"already mounted \(fuse\.fusestripe from small\): fusestripe "):
+        launch(settings, mountpoint, command=command("serve"))
+
+
+def test_of_two_at_once_one_mounts(settings: Settings, mountpoint: str) -> None:
+    results: list[object] = []
+
+    def start() -> None:
+        try:
+            results.append(launch(settings, mountpoint, command=command("serve")))
+        except MountError as error:
+            results.append(error.message)
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(isinstance(result, int) for result in results) == [False, True]
+    assert len([mount for mount in mounting.mounts() if mount.mountpoint == mountpoint]) == 1
+
+
+def test_a_mount_left_by_a_killed_daemon_is_removed_and_used(settings: Settings, mountpoint: str) -> None:
+    pid = launch(settings, mountpoint, command=command("serve"))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with pytest.raises(OSError, match="not connected"):
+        os.listdir(mountpoint)
+    second = launch(settings, mountpoint, command=command("serve"))
+    assert second != pid
+    assert os.listdir(os.path.dirname(mountpoint)) == ["mount point"]
+    assert len([mount for mount in mounting.mounts() if mount.mountpoint == mountpoint]) == 1
+
+
+def test_a_mount_left_by_a_killed_daemon_is_unmounted(settings: Settings, mountpoint: str) -> None:
+    pid = launch(settings, mountpoint, command=command("serve"))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    stop(mountpoint)
+    assert mounting.find_mount(mountpoint) is None
+    assert os.listdir(mountpoint) == []
+
+
+def test_a_path_inside_a_dead_mount_is_refused(settings: Settings, mountpoint: str) -> None:
+    pid = launch(settings, mountpoint, command=command("serve"))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with pytest.raises(MountError, match=r"lies in .*mount point, whose daemon is dead"):
+        launch(settings, os.path.join(mountpoint, "below"), command=command("serve"))
+
+
+def test_a_busy_mount_names_who_holds_it(settings: Settings, mountpoint: str) -> None:
+    pid = launch(settings, mountpoint, command=command("serve"))
+    with subprocess.Popen(["sleep", "60"], cwd=mountpoint) as holder:
+        try:
+            with pytest.raises(MountError, match=rf"is in use by sleep \({holder.pid}\): end them first"):
+                stop(mountpoint)
+            assert psutil.pid_exists(pid)
+        finally:
+            holder.kill()
+    stop(mountpoint)
+    assert not psutil.pid_exists(pid)
+
+
+def test_what_is_not_mounted_is_refused(mountpoint: str) -> None:
+    with pytest.raises(MountError, match="is not mounted"):
+        stop(mountpoint)
+
+
+def test_another_programs_mount_is_refused(tmp_path: Path, settings: Settings) -> None:
+    path = tmp_path / "tmpfs"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "mine", str(path)], check=True)
+    try:
+        with pytest.raises(MountError, match=r"is no fusestripe mount \(tmpfs\): umount "):
+            stop(str(path))
+        with pytest.raises(MountError, match=r"is already mounted \(tmpfs from mine\)"):
+            launch(settings, str(path), command=command("serve"))
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_daemon_that_does_not_end_is_told(
+    settings: Settings, mountpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = launch(settings, mountpoint, command=command("serve"))
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr("fusestripe.launch.END_SECONDS", 0.1)
+    try:
+        with pytest.raises(MountError, match=f"its daemon still runs after .*then kill {pid}$"):
+            stop(mountpoint)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not os.path.exists(socket_path(mountpoint)))
+    os.waitpid(pid, 0)
+
+
+def test_a_mount_whose_daemon_hangs_holds_nobody_up(settings: Settings, mountpoint: str) -> None:
+    pid = launch(settings, mountpoint, command=command("serve"))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(MountError, match=r"already mounted .*, and its daemon does not answer: "):
+            launch(settings, mountpoint, command=command("serve"))
+        with pytest.raises(MountError, match="is in use and its daemon does not answer: kill the daemon"):
+            stop(mountpoint)  # the look that was not answered is itself the user
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: os.listdir(mountpoint) == [])
