@@ -11,7 +11,7 @@ from fusestripe.cache.descriptors import DescriptorPool
 from fusestripe.cache.files import CacheDirectory, FileSet, object_name
 from fusestripe.cache.health import Counters, DiskHealth
 from fusestripe.cache.ledger import StripeTable, decode_records
-from fusestripe.cache.marks import UseMarks
+from fusestripe.cache.marks import open_marks
 from fusestripe.cache.object import CachedObject, Parts
 from fusestripe.cache.pair import Damaged, read_ledger
 from fusestripe.errors import CacheError
@@ -85,7 +85,7 @@ class CacheCatalogue:
     def __init__(self, directory: Path) -> None:
         self._files = CacheDirectory(directory, create=False)
         try:
-            self._marks = UseMarks(self._files.open_locks())
+            self._marks = open_marks(self._files)
         except BaseException:
             self._files.close()
             raise

@@ -1,7 +1,7 @@
 """The files of a cache directory: their names, how they are opened, written past the page cache, and deleted.
 
     format.json                                   {"format": 1}
-    locks                                         see marks.py
+    locks, creating                               see marks.py
     objects/<2 hex>/<key>-<stripe size>.data      the bytes of one object version, sparse, of its exact size
     objects/<2 hex>/<key>-<stripe size>.ledger    see ledger.py; its atime is the last use
     objects/<2 hex>/<key>-<stripe size>.pin       {"until": seconds since the epoch, or null for ever}
@@ -174,13 +174,13 @@ class CacheDirectory:
         os.close(self._objects)
         os.close(self._root)
 
-    def open_locks(self) -> int:
-        """A descriptor of the file of locks. Raises CacheError."""
+    def open_lock_file(self, name: str) -> int:
+        """A descriptor of one of the files of locks, "locks" or "creating". Raises CacheError."""
         try:
-            return self._open_own(self._root, "locks", os.O_RDWR | os.O_CREAT)
+            return self._open_own(self._root, name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise CacheError(
-                f"cannot open the cache's file of locks, {self.path / 'locks'}: {error.strerror}",
+                f"cannot open the cache's file of locks, {self.path / name}: {error.strerror}",
                 mend="choose a directory that this user can write to",
             ) from error
 
@@ -206,9 +206,7 @@ class CacheDirectory:
 
         The caller holds the creation mark of ``name``. The ledger appears last, and whole.
         """
-        with suppress(FileExistsError):
-            os.mkdir(name[:2], 0o700, dir_fd=self._objects)
-        with self._shard(name) as shard:
+        with self._shard(name, create=True) as shard:
             for suffix in (LEDGER, DATA, LEDGER + _NEW):
                 _unlink(shard, name + suffix)
             fd = self._open_own(shard, name + DATA, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -238,9 +236,7 @@ class CacheDirectory:
 
     def pin(self, name: str, until: float | None) -> None:
         """Keep the object from eviction until ``until`` (seconds since the epoch; None: for ever)."""
-        with suppress(FileExistsError):
-            os.mkdir(name[:2], 0o700, dir_fd=self._objects)
-        with self._shard(name) as shard:
+        with self._shard(name, create=True) as shard:
             self._replace(shard, name + _PIN, msgspec.json.encode(_Pin(until)))
 
     def unpin(self, name: str) -> None:
@@ -289,7 +285,10 @@ class CacheDirectory:
         return until if until > time.time() else 0.0
 
     @contextmanager
-    def _shard(self, name: str) -> Iterator[int]:
+    def _shard(self, name: str, *, create: bool = False) -> Iterator[int]:
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name[:2], 0o700, dir_fd=self._objects)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name[:2], flags, dir_fd=self._objects)
         try:

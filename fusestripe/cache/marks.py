@@ -4,6 +4,9 @@ A process that uses an object holds a read lock on one byte of the file ``locks`
 object must get a write lock on that byte. The locks are those of the open file description (fcntl(2), "Open
 file description locks"), so ten thousand objects cost one descriptor, two stores in one process exclude each
 other too, and a process that dies lets go of everything.
+
+Whoever makes the files of an object holds a write lock on its byte of the file ``creating``: a second file,
+because the kernel goes through all locks of a file to set one.
 """
 
 from __future__ import annotations
@@ -20,24 +23,25 @@ from contextlib import contextmanager
 
 import xxhash
 
+from fusestripe.cache.files import CacheDirectory
 from fusestripe.errors import CacheError
 
-__all__ = ["UseMarks"]
+__all__ = ["UseMarks", "open_marks"]
 
 # struct flock of fcntl(2) with a 64-bit off_t: l_type, l_whence, l_start, l_len, l_pid (0 for these locks).
 _FLOCK = struct.Struct("hhqqi0q")
 _OFD_GETLK = 36  # F_OFD_GETLK, asm-generic/fcntl.h
 _OFD_SETLK = 37  # F_OFD_SETLK
-_CREATING = 1 << 62
 _PATIENCE = 10.0
 """Seconds to wait for another process that deletes or begins the same object."""
 
 
 class UseMarks:
-    """The locks of one CacheStore or one command. Takes over ``fd``, opened for reading and writing."""
+    """The locks of one CacheStore or one command. Takes over two descriptors, opened for writing."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, using: int, creating: int) -> None:
+        self._using = using
+        self._creating = creating
         self._lock = threading.Lock()
         self._held: Counter[int] = Counter()
 
@@ -49,7 +53,7 @@ class UseMarks:
             if self._held[place] > 1:
                 return
         try:
-            self._wait_for(fcntl.F_RDLCK, place, name)
+            self._wait_for(self._using, fcntl.F_RDLCK, place, name)
         except BaseException:
             self._uncount(place)
             raise
@@ -58,7 +62,7 @@ class UseMarks:
         """Undo one ``hold``."""
         place = _place(name)
         if self._uncount(place):
-            self._set(fcntl.F_UNLCK, place)
+            _set(self._using, fcntl.F_UNLCK, place)
 
     @contextmanager
     def deleting(self, name: str) -> Iterator[bool]:
@@ -68,12 +72,12 @@ class UseMarks:
         """
         place = _place(name)
         with self._lock:
-            free = not self._held[place] and self._set(fcntl.F_WRLCK, place)
+            free = not self._held[place] and _set(self._using, fcntl.F_WRLCK, place)
         try:
             yield free
         finally:
             if free:
-                self._set(fcntl.F_UNLCK, place)
+                _set(self._using, fcntl.F_UNLCK, place)
 
     @contextmanager
     def creating(self, name: str) -> Iterator[None]:
@@ -81,12 +85,12 @@ class UseMarks:
 
         Two threads that share these marks must not be here for one name at once: the caller sees to that.
         """
-        place = _place(name) | _CREATING
-        self._wait_for(fcntl.F_WRLCK, place, name)
+        place = _place(name)
+        self._wait_for(self._creating, fcntl.F_WRLCK, place, name)
         try:
             yield
         finally:
-            self._set(fcntl.F_UNLCK, place)
+            _set(self._creating, fcntl.F_UNLCK, place)
 
     def in_use(self, name: str) -> bool:
         """Whether this store or any other uses the object now."""
@@ -94,12 +98,13 @@ class UseMarks:
         if self._held[place]:
             return True
         wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
-        found = fcntl.fcntl(self._fd, _OFD_GETLK, wanted)
+        found = fcntl.fcntl(self._using, _OFD_GETLK, wanted)
         return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
     def close(self) -> None:
         """Let go of everything."""
-        os.close(self._fd)
+        os.close(self._using)
+        os.close(self._creating)
 
     def _uncount(self, place: int) -> bool:
         with self._lock:
@@ -109,10 +114,10 @@ class UseMarks:
                 return True
         return False
 
-    def _wait_for(self, kind: int, place: int, name: str) -> None:
+    def _wait_for(self, fd: int, kind: int, place: int, name: str) -> None:
         deadline = time.monotonic() + _PATIENCE
         pause = 0.001
-        while not self._set(kind, place):
+        while not _set(fd, kind, place):
             if time.monotonic() > deadline:
                 raise CacheError(
                     f"another process keeps the cache file {name} locked",
@@ -121,19 +126,30 @@ class UseMarks:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
 
-    def _set(self, kind: int, place: int) -> bool:
-        try:
-            fcntl.fcntl(self._fd, _OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise CacheError(
-                f"the cache's file of locks does not work: {error.strerror}",
-                mend="choose a cache directory on a local disk",
-            ) from error
-        return True
+
+def open_marks(directory: CacheDirectory) -> UseMarks:
+    """The marks of a cache directory. Raises CacheError where its files of locks cannot be opened."""
+    using = directory.open_lock_file("locks")
+    try:
+        return UseMarks(using, directory.open_lock_file("creating"))
+    except BaseException:
+        os.close(using)
+        raise
+
+
+def _set(fd: int, kind: int, place: int) -> bool:
+    try:
+        fcntl.fcntl(fd, _OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise CacheError(
+            f"the cache's file of locks does not work: {error.strerror}",
+            mend="choose a cache directory on a local disk",
+        ) from error
+    return True
 
 
 def _place(name: str) -> int:
-    """The byte of the lock file for ``name``: 62 bits, so that with _CREATING it is still an off_t."""
+    """The byte of the lock file for ``name``: 62 bits fit into an off_t."""
     return xxhash.xxh3_64_intdigest(name.encode()) >> 2

@@ -12,10 +12,16 @@ from fusestripe.cache.eviction import Candidate, plan
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.cache.health import Counters
 
-__all__ = ["Space"]
+__all__ = ["Space", "default_limit"]
 
 _FULL_FOR = 1.0
 """Seconds for which a cache that had nothing to evict is taken to be full, unless an object is released."""
+
+
+def default_limit(directory: CacheDirectory) -> int:
+    """Four fifths of the bytes that are free on the disk or taken by the cache already."""
+    taken = sum(entry.size for entry in directory.scan())
+    return (directory.free() + taken) * 4 // 5
 
 
 class Space:

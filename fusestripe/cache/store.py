@@ -16,10 +16,10 @@ from fusestripe.cache.descriptors import DescriptorPool
 from fusestripe.cache.eviction import Candidate
 from fusestripe.cache.files import CacheDirectory, object_name
 from fusestripe.cache.health import CacheStatistics, Counters, DiskHealth
-from fusestripe.cache.marks import UseMarks
+from fusestripe.cache.marks import open_marks
 from fusestripe.cache.object import CachedObject, Parts
 from fusestripe.cache.pair import Checked
-from fusestripe.cache.space import Space
+from fusestripe.cache.space import Space, default_limit
 from fusestripe.errors import CacheError
 from fusestripe.units import ObjectVersion, format_size
 
@@ -44,7 +44,8 @@ class _Held:
 class CacheStore:
     """A cache directory in use by this process; other processes may use the same one.
 
-    ``stripe_size``, ``size`` (the limit of what the data files take on the disk) and ``reserve`` (what stays
+    ``stripe_size``, ``size`` (the limit of what the data files take on the disk; None for four fifths of what
+    is free or taken by them already) and ``reserve`` (what stays
     free on the disk) are bytes; ``descriptors`` is how many files are kept open at most.
 
     An object that is acquired is never evicted, by this process or another. Raises CacheError, with the mend,
@@ -53,9 +54,9 @@ class CacheStore:
     """
 
     def __init__(
-        self, directory: Path, *, stripe_size: int, size: int, reserve: int, descriptors: int = 128
+        self, directory: Path, *, stripe_size: int, size: int | None, reserve: int, descriptors: int = 128
     ) -> None:
-        if size < stripe_size:
+        if size is not None and size < stripe_size:
             raise CacheError(
                 f"a cache of {format_size(size)} does not hold one stripe of {format_size(stripe_size)}",
                 mend="raise --cache-size or lower --stripe-size",
@@ -66,9 +67,10 @@ class CacheStore:
         self._busy: set[str] = set()
         self._held: dict[str, _Held] = {}
         self._remembered: OrderedDict[str, Checked] = OrderedDict()
+        self._remembered_stripes = 0
         self._files = CacheDirectory(directory)
         try:
-            self._marks = UseMarks(self._files.open_locks())
+            self._marks = open_marks(self._files)
         except BaseException:
             self._files.close()
             raise
@@ -79,7 +81,7 @@ class CacheStore:
             self._space = Space(
                 self._files,
                 self._counters,
-                limit=size,
+                limit=default_limit(self._files) if size is None else size,
                 reserve=reserve,
                 in_use=self._names_held,
                 evict=self._evict,
@@ -220,11 +222,14 @@ class CacheStore:
 
     def _remember(self, name: str, checked: Checked | None) -> None:
         with self._changed:
-            self._remembered.pop(name, None)
+            before = self._remembered.pop(name, None)
+            self._remembered_stripes -= len(before.table) if before is not None else 0
             if checked is not None and checked.table.verified_indices():
                 self._remembered[name] = checked
-            while sum(len(each.table) for each in self._remembered.values()) > _REMEMBERED_STRIPES:
-                self._remembered.popitem(last=False)
+                self._remembered_stripes += len(checked.table)
+            while self._remembered_stripes > _REMEMBERED_STRIPES:
+                _, dropped = self._remembered.popitem(last=False)
+                self._remembered_stripes -= len(dropped.table)
 
     def _evict(self, victim: Candidate) -> bool:
         """Delete the object unless it is used, or has been since it was looked at."""

@@ -1,4 +1,4 @@
-"""The eviction plan: never open or pinned, oldest first, no more than needed, below the limit if it can be."""
+"""The eviction plan: never open or pinned, oldest first, no more than needed, under the limit if possible."""
 
 from __future__ import annotations
 

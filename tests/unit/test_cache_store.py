@@ -649,7 +649,7 @@ def test_no_room_for_one_stripe(directory: Path) -> None:
     mend_of(error)
 
 
-@pytest.mark.parametrize("name", ["locks", "format.json", "objects"])
+@pytest.mark.parametrize("name", ["locks", "creating", "format.json", "objects"])
 def test_a_planted_symlink_is_not_followed(directory: Path, tmp_path: Path, name: str) -> None:
     directory.mkdir(0o700)
     outside = tmp_path / "outside"
