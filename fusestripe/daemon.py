@@ -13,7 +13,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from fusestripe.cache.store import CacheStore, default_size
+from fusestripe.cache.store import CacheStore
 from fusestripe.config import Route, Settings
 from fusestripe.errors import FusestripeError, MountError, OriginUnavailable
 from fusestripe.kernel import mounting
@@ -21,8 +21,8 @@ from fusestripe.kernel.operations import Operations, Ownership
 from fusestripe.launch import Order, read_order, report
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
-from fusestripe.origins.base import Origin
-from fusestripe.origins.registry import OriginOptions, open_origin
+from fusestripe.origins.base import Origin, OriginOptions
+from fusestripe.origins.registry import open_origin
 from fusestripe.origins.retry import retried
 from fusestripe.reader import Reader
 from fusestripe.stripes.fetch import Fetcher
@@ -110,16 +110,20 @@ async def _connect(routes: Sequence[Route]) -> dict[str, Origin]:
 
 def _open(route: Route) -> Origin:
     options = OriginOptions(
-        endpoint=route.endpoint, region=route.region, profile=route.profile, anonymous=route.anonymous
+        endpoint=route.endpoint or None,
+        region=route.region or None,
+        profile=route.profile or None,
+        anonymous=route.anonymous,
     )
     return open_origin(route.source, options)
 
 
 def _open_cache(settings: Settings) -> CacheStore:
-    directory = Path(settings.cache.dir)
-    size = default_size(directory) if settings.cache.size is None else settings.cache.size
     return CacheStore(
-        directory, stripe_size=settings.stripes.size, size=size, reserve=settings.cache.reserve
+        Path(settings.cache.dir),
+        stripe_size=settings.stripes.size,
+        size=settings.cache.size,
+        reserve=settings.cache.reserve,
     )
 
 
@@ -215,3 +219,7 @@ class _Daemon:
         while True:
             await trio.sleep(TRIM_SECONDS)
             self._stripes.trim()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

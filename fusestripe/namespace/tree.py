@@ -2,12 +2,14 @@
 
 What is asked of an origin, and how often: a directory's first look-up lists it (up to two pages), so that
 the files in it cost no request of their own; a directory of more than two pages is asked for single names
-until someone lists it whole. Answers are kept for the TTL; "there is none" for the shorter negative TTL.
+until someone lists it whole. Someone who lists directory after directory gets the whole tree listed at once.
+Answers are kept for the TTL; "there is none" for the shorter negative TTL.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
@@ -18,7 +20,8 @@ import trio
 from fusestripe.errors import NotFound
 from fusestripe.namespace.flights import Flights
 from fusestripe.namespace.routes import Place, RouteTable
-from fusestripe.origins.base import Entry
+from fusestripe.namespace.walks import STEPS, WALK_PAGES, common_parent, directories_of
+from fusestripe.origins.base import Entry, Origin
 from fusestripe.origins.retry import retried
 from fusestripe.units import ObjectVersion
 
@@ -77,6 +80,10 @@ class Tree:
         self._singles: dict[str, _Single] = {}
         self._listing_flights: Flights[Listing] = Flights(nursery)
         self._stat_flights: Flights[_Single] = Flights(nursery)
+        self._tree_flights: Flights[bool] = Flights(nursery)
+        # The directories listed last and when: someone may be walking a tree.
+        self._steps: deque[tuple[float, str]] = deque(maxlen=4 * STEPS)
+        self._too_large: dict[str, float] = {}
 
     def place(self, path: str) -> Place | None:
         """Where ``path`` lies; None for a directory that only leads to routes."""
@@ -122,6 +129,9 @@ class Tree:
             return Listing(entries, True, trio.current_time(), math.inf)
         listing = self._listed(path)
         if listing is None or not listing.complete:
+            await self._list_tree_of(path)
+            listing = self._listed(path)
+        if listing is None or not listing.complete:
             listing = await self._list(path, whole=True)
         return listing
 
@@ -143,6 +153,41 @@ class Tree:
     def _listed(self, path: str) -> Listing | None:
         listing = self._listings.get(path)
         return listing if listing is not None and listing.expires > trio.current_time() else None
+
+    async def _list_tree_of(self, path: str) -> None:
+        """If ``path`` is one more step of a walk through a store that can, list the whole tree around it."""
+        place = self._routes.place(path)
+        if place is None or not place.origin.lists_trees:
+            return
+        now = trio.current_time()
+        self._steps.append((now, path))
+        steps = [
+            step for at, step in self._steps if at > now - self._ttl and self._within(place.origin, step)
+        ]
+        if len(steps) < STEPS:
+            return
+        top = common_parent(steps[-STEPS:])
+        if self._too_large.get(top, -math.inf) < now and self._within(place.origin, top):
+            await self._tree_flights.join(top, partial(self._fetch_tree, top))
+
+    def _within(self, origin: Origin, path: str) -> bool:
+        place = self._routes.place(path)
+        return place is not None and place.origin is origin
+
+    async def _fetch_tree(self, top: str) -> bool:
+        """Whether all of it could be listed."""
+        place = self._routes.place(top)
+        assert place is not None
+        at = trio.current_time()
+        collect = partial(_collect_tree, partial(place.origin.walk, place.path))
+        directories = await retried(collect, limiter=self._limiter, timeout=self._timeout)
+        if directories is None:
+            self._too_large[top] = at + self._ttl
+            return False
+        for below, entries in directories.items():
+            path = "/".join(part for part in (top, below) if part)
+            _keep(self._listings, path, Listing(entries, True, at, at + self._ttl))
+        return True
 
     async def _list(self, path: str, *, whole: bool) -> Listing:
         place = self._routes.place(path)
@@ -203,3 +248,9 @@ def _collect(pages: Callable[[], Iterator[list[Entry]]], whole: bool) -> tuple[d
         if number == 2 and not whole:
             return entries, False
     return entries, True
+
+
+def _collect_tree(
+    pages: Callable[[], Iterator[list[tuple[str, Entry]]]],
+) -> dict[str, dict[str, Entry]] | None:
+    return directories_of(pages(), WALK_PAGES)

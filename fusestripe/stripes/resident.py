@@ -133,8 +133,10 @@ class ResidentStripes:
     def find(self, key: Key) -> Stripe | None:
         """The stripe of that key, if it is here or on its way."""
         stripe = self._stripes.get(key)
-        if stripe is not None and (self._idle.pop(key, None) or self._done.pop(key, None)):
-            self._idle[key] = stripe
+        if key in self._done:
+            self._idle[key] = self._done.pop(key)
+        elif key in self._idle:
+            self._idle.move_to_end(key)
         return stripe
 
     def begin(self, key: Key, length: int, work: Work, *, urgent: bool) -> Stripe:

@@ -91,7 +91,7 @@ class Answers:
                 objects=cache.objects,
                 health=cache.health,
                 evictions=cache.evictions,
-                corrupt=cache.corrupt,
+                corrupt=cache.corrupt_stripes,
             ),
             memory=MemoryStatus(budget=memory.limit, used=memory.used, peak=memory.peak),
             reads=ReadStatus(count=reads.reads, bytes=reads.bytes, errors=reads.errors),

@@ -167,3 +167,43 @@ async def test_an_origin_that_stumbles_is_asked_again(
     origin.failures = [OriginUnavailable("busy"), OriginUnavailable("busy", retry_after=3)]
     names = tree(nursery, root=origin)
     assert (await names.lookup("", "a")).entry.size == 1
+
+
+def many_directories(directories: int, each: int) -> dict[str, bytes]:
+    return {f"d{number:03}/s/f{file:03}": b"x" for number in range(directories) for file in range(each)}
+
+
+async def list_all(names: Tree, path: str = "") -> int:
+    """As `ls -R` does: each directory before those below it. The number of files."""
+    count = 0
+    for name, entry in (await names.list_dir(path)).entries.items():
+        count += await list_all(names, f"{path}/{name}" if path else name) if entry.is_dir else 1
+    return count
+
+
+async def test_a_walk_costs_a_request_a_thousand_files(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin(many_directories(100, 100))
+    names = tree(nursery, root=origin)
+    assert await list_all(names) == 10_000
+    assert origin.asked.total() <= 13
+
+
+async def test_a_walk_through_too_large_a_tree_goes_on_directory_by_directory(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin(many_directories(30, 1), page=1)
+    names = tree(nursery, root=origin)
+    assert await list_all(names) == 30
+    assert origin.asked["walk"] < 40
+
+
+async def test_reading_here_and_there_is_no_walk(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin(many_directories(100, 3))
+    names = tree(nursery, root=origin)
+    for number in range(20):
+        await names.lookup(f"d{number:03}/s", "f000")
+    assert origin.asked["walk"] == 0
