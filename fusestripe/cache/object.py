@@ -32,7 +32,7 @@ class Room(Protocol):
     """Who decides whether there is room for a stripe."""
 
     def reserve(self, length: int) -> bool:
-        """Make room for ``length`` bytes about to be written; False where there is none."""
+        """Make room for ``length`` bytes about to be written; False where there is none. Raises OSError."""
         ...
 
     def settle(self, length: int, *, written: bool) -> None:
@@ -199,21 +199,13 @@ class CachedObject:
         pair = self._pair
         if pair is not None and pair.table.present(index) and pair.table.checksum(index) == checksum:
             return True
-        if not parts.room.reserve(len(data)):
-            return False
-        written = False
         try:
-            written = self._write(index, data, checksum)
+            written = parts.room.reserve(len(data)) and self._write_reserved(index, data, checksum)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                parts.room.refuse()
-                return False
             what = f"writing stripe {index} of {self._who}"
             parts.counters.add(write_errors=1)
             parts.health.failed(what, error)
             raise CacheError(f"{what} to the cache failed: {error.strerror}") from error
-        finally:
-            parts.room.settle(len(data), written=written)
         if written:
             parts.health.succeeded()
             parts.counters.add(saves=1, saved_bytes=len(data))
@@ -313,6 +305,18 @@ class CachedObject:
             self._reset(pair)
         except OSError as error:
             self._parts.health.failed(f"clearing stripe {index} of {self._who}", error)
+
+    def _write_reserved(self, index: int, data: memoryview, checksum: int) -> bool:
+        written = False
+        try:
+            written = self._write(index, data, checksum)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._parts.room.refuse()
+        finally:
+            self._parts.room.settle(len(data), written=written)
+        return written
 
     def _write(self, index: int, data: memoryview, checksum: int) -> bool:
         pair = self._pair_for_writing()

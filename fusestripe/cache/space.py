@@ -51,7 +51,8 @@ class Space:
         self._evict = evict
         self._clock = clock
         self._lock = threading.Lock()
-        self._full_until = 0.0
+        self._full_until = 0.0  # no scan before that
+        self._refused_until = 0.0  # no write before that
         self._in_flight = 0
         self._written = 0  # since the last scan
         self._scanned = 0
@@ -66,7 +67,7 @@ class Space:
         return self._scanned + self._written
 
     def reserve(self, length: int) -> bool:
-        """Make room for ``length`` bytes, by eviction if need be; False where there is none."""
+        """Make room for ``length`` bytes, by eviction if need be; False where there is none. Raises OSError."""
         with self._lock:
             granted = self._grant(length)
             if granted:
@@ -84,7 +85,7 @@ class Space:
 
     def refuse(self) -> None:
         """The disk had no room for what was reserved: another program filled it, or a quota is at its end."""
-        self._full_until = self._clock() + _FULL_FOR
+        self._refused_until = self._clock() + _FULL_FOR
         self._counters.add(no_room=1)
 
     def released(self) -> None:
@@ -92,11 +93,13 @@ class Space:
         self._full_until = 0.0
 
     def _grant(self, length: int) -> bool:
-        if self._clock() < self._full_until:
+        if self._clock() < self._refused_until:
             return False
         due = self._written and self._written + length > self.limit // 64
         if not due and self._fits(length):
             return True
+        if self._clock() < self._full_until:
+            return False
         entries = self._scan()
         if self._fits(length):
             return True

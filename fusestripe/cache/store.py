@@ -87,6 +87,12 @@ class CacheStore:
                 evict=self._evict,
             )
             self._check_room(reserve)
+        except OSError as error:
+            self.close()
+            raise CacheError(
+                f"cannot read the cache directory {directory}: {error.strerror}",
+                mend="look at the disk's health, or choose another --cache-dir",
+            ) from error
         except BaseException:
             self.close()
             raise

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fusestripe.cache import pair as pair_module
-from fusestripe.cache.files import write_direct
+from fusestripe.cache.files import CacheDirectory, write_direct
 from fusestripe.cache.store import CachedObject, CacheStore
 from fusestripe.errors import CacheError
 from tests.support.caches import STRIPE, check, file_of, fill, load, open_store, sample
@@ -535,6 +535,19 @@ def test_a_thousand_write_errors_are_one_line_and_the_disk_is_left_alone(
     assert store.statistics().health == "down"
     assert store.statistics().write_errors == 1
     assert check(obj, what) == 1
+
+
+def test_a_disk_that_cannot_be_looked_at(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = full_store(directory)
+    what = sample("file-4", 4 * STRIPE)
+    obj = store.acquire(what.version)
+    monkeypatch.setattr(CacheDirectory, "scan", broken)
+    with pytest.raises(CacheError, match="file-4"):
+        obj.save(0, what.stripe(0))
+    assert store.statistics().health == "down"
+    with pytest.raises(CacheError, match="cannot read the cache directory"):
+        open_store(directory)
+    store.close()
 
 
 def test_read_errors_are_misses(
