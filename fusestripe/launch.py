@@ -80,9 +80,11 @@ def launch(
 ) -> int:
     """Mount ``settings`` at ``mountpoint``; the pid of the daemon, once the tree answers.
 
-    In the foreground the daemon is in this process's session and logs to its stderr; the caller waits for it
-    (os.waitpid). Raises MountError with the daemon's own words where it fails, and where it does not answer
-    in ``timeout`` seconds; no mount and no process are left then. ``command`` is what is started.
+    In the foreground the daemon logs to this process's stderr; the caller waits for it (os.waitpid) and hands
+    signals on, for it is in a session of its own. ``command`` is what is started.
+
+    Raises MountError with the daemon's own words where it fails, and where it does not answer in ``timeout``
+    seconds; no mount and no process are left then.
     """
     with _alone(mounting.resolve(mountpoint)) as path:
         mounting.prepare(path)
@@ -143,7 +145,7 @@ def _spawn(command: Sequence[str], order: Order) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=output,
             pass_fds=[order.ready_fd],
-            start_new_session=not order.foreground,
+            start_new_session=True,
             cwd="/",  # keeps no filesystem busy, and python -m searches the working directory for modules
             env=_environment(),
         )

@@ -106,7 +106,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 SETTINGS = (
     Setting("cache", "dir", "cache_dir", "directory", None, "where stripes are kept, on local NVMe", True),
-    Setting("cache", "size", "cache_size", "size", None, "its limit (default: 80% of what is free)", True),
+    Setting("cache", "size", "cache_size", "size", None, "limit of the cache (default: 80% of free)", True),
     Setting("cache", "reserve", "cache_reserve", "size", GIB, "room on the disk that the cache leaves free"),
     Setting("stripes", "size", "stripe_size", "size", 8 * MIB, "bytes of one range request", True),
     Setting("stripes", "count", "stripe_count", "count", -1, "stripes of a file in flight, -1: adapt", True),

@@ -73,25 +73,29 @@ def test_nothing_of_the_order_shows_in_ps(mountpoint: str) -> None:
     assert process.cwd() == "/"
 
 
-def test_a_daemon_in_the_foreground_stays_in_the_session(settings: Settings, mountpoint: str) -> None:
-    pid = launch(settings, mountpoint, foreground=True, command=command("serve"))
-    assert os.getsid(pid) == os.getsid(0)
+def test_a_daemon_in_the_foreground_writes_to_stderr(
+    settings: Settings, mountpoint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = "import sys; sys.exit('out of luck')"
+    with pytest.raises(MountError, match=r"ended with status 1 before the tree answered$"):
+        launch(settings, mountpoint, foreground=True, command=[sys.executable, "-c", script])
+    assert capfd.readouterr().err == "out of luck\n"
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "words"),
+    ("behaviour", "timeout", "words"),
     [
-        ("refuse", r"^the store says no: log in$"),
-        ("die", r"^the daemon ended with status 3 before the tree answered: see .*\.log$"),
-        ("sulk", r"^the daemon did not answer in 2 s: see .*\.log$"),
+        ("refuse", 30, r"^the store says no: log in$"),
+        ("die", 30, r"^the daemon ended with status 3 before the tree answered: see .*\.log$"),
+        ("sulk", 3, r"^the daemon did not answer in 3 s: see .*\.log$"),
     ],
 )
 def test_a_failed_start_says_why_and_leaves_nothing(
-    settings: Settings, mountpoint: str, behaviour: str, words: str
+    settings: Settings, mountpoint: str, behaviour: str, timeout: float, words: str
 ) -> None:
     before = children()
     with pytest.raises(MountError, match=words):
-        launch(settings, mountpoint, command=command(behaviour), timeout=2)
+        launch(settings, mountpoint, command=command(behaviour), timeout=timeout)
     assert mounting.find_mount(mountpoint) is None
     assert children() == before
 

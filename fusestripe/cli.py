@@ -1,0 +1,95 @@
+"""The command line: `fusestripe COMMAND`. Commands are imported only when they are called for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+import fusestripe
+from fusestripe.errors import FusestripeError
+
+__all__ = ["Commands", "cli", "main"]
+
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "mount": "fusestripe.commands.mount:mount",
+        "unmount": "fusestripe.commands.mount:unmount",
+        "prefetch": "fusestripe.commands.prefetch:prefetch",
+        "status": "fusestripe.commands.status:status",
+        "cache": "fusestripe.commands.cache:cache",
+        "bench": "fusestripe.commands.bench:bench",
+        "doctor": "fusestripe.commands.doctor:doctor",
+    }
+)
+"""Name -> "module:command", in the order of the help page."""
+
+
+class Refused(click.ClickException):
+    """An error as a person reads it: one line on stderr, exit status 1."""
+
+    def show(self, file: Any = None) -> None:
+        """Print it."""
+        click.echo(f"fusestripe: {self.format_message()}", file=file, err=file is None)
+
+
+class Commands(click.Group):
+    """A group that imports its commands when they are needed and turns errors into one line.
+
+    FUSESTRIPE_DEBUG=1 lets the traceback through.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except FusestripeError as error:
+            if _debugging():
+                raise
+            raise Refused(" ".join(str(error).split())) from None
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if _debugging():
+                raise
+            text = " ".join(str(error).split())
+            raise Refused(f"{type(error).__name__}: {text}: FUSESTRIPE_DEBUG=1 shows where") from None
+
+
+def _debugging() -> bool:
+    return os.environ.get("FUSESTRIPE_DEBUG", "") not in ("", "0")
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: fusestripe mount s3://bucket/checkpoints /mnt/ckpt",
+)
+@click.version_option(fusestripe.__version__, prog_name="fusestripe")
+def cli() -> None:
+    """Object stores and HDFS as one directory tree, read in parallel stripes and cached on NVMe."""
+
+
+def main() -> None:
+    """The console script."""
+    cli(prog_name="fusestripe")
+
+
+if __name__ == "__main__":
+    main()
