@@ -67,7 +67,10 @@ class Space:
         return self._scanned + self._written
 
     def reserve(self, length: int) -> bool:
-        """Make room for ``length`` bytes, by eviction if need be; False where there is none. Raises OSError."""
+        """Make room for ``length`` bytes, by eviction if need be; False where there is none.
+
+        Raises OSError.
+        """
         with self._lock:
             granted = self._grant(length)
             if granted:

@@ -45,8 +45,8 @@ class CacheStore:
     """A cache directory in use by this process; other processes may use the same one.
 
     ``stripe_size``, ``size`` (the limit of what the data files take on the disk; None for four fifths of what
-    is free or taken by them already) and ``reserve`` (what stays
-    free on the disk) are bytes; ``descriptors`` is how many files are kept open at most.
+    is free or taken by them already) and ``reserve`` (what stays free on the disk) are bytes; ``descriptors``
+    is how many files are kept open at most.
 
     An object that is acquired is never evicted, by this process or another. Raises CacheError, with the mend,
     where the directory cannot be made or written to, belongs to another user or a newer version, or has no
