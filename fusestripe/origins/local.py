@@ -93,18 +93,19 @@ class LocalOrigin:
 
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
-        return ObjectVersion(origin=self.url, path=path, size=entry.size, tag=entry.tag)
+        return ObjectVersion("file://", self._full(path).lstrip("/"), entry.size, entry.tag)
 
     def read_range(self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
         """See Origin."""
         if not len(into):
             return
         try:
-            with self._opened(version.path, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+            inside = os.path.relpath("/" + version.path, self._root)
+            with self._opened(inside, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
                 self._read(descriptor, version, offset, into, progress)
         except NotFound as error:
             # It was there when it was opened.
-            raise VersionChanged(f"{self._full(version.path)!a} was deleted while it was open") from error
+            raise VersionChanged(f"{str(version)!a} was deleted while it was open") from error
 
     def close(self) -> None:
         """See Origin. Nothing is kept open."""
@@ -118,17 +119,17 @@ class LocalOrigin:
             count = os.preadv(descriptor, [into[done : done + CHUNK]], offset + done)
             self._same(descriptor, version)
             if not count:
-                raise BadAnswer(f"{self._full(version.path)!a} ends before its size")
+                raise BadAnswer(f"{str(version)!a} ends before its size")
             done += count
             progress(done)
 
     def _same(self, descriptor: int, version: ObjectVersion) -> None:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
-            raise IsADirectory(f"{self._full(version.path)!a} is a directory")
+            raise IsADirectory(f"{str(version)!a} is a directory")
         if (found.st_size, _tag(found)) != (version.size, version.tag):
             raise VersionChanged(
-                f"{self._full(version.path)!a} has changed since it was opened", mend="open it again"
+                f"{str(version)!a} has changed since it was opened", mend="open it again"
             )
 
     def _entries(self, path: str, found: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:

@@ -51,4 +51,4 @@ def open_origin(url: str, options: OriginOptions | None = None) -> Origin:
 
 def _shown(url: str) -> str:
     """``url`` without what may be a password."""
-    return re.sub(r"//[^/@]*@", "//***@", url)
+    return re.sub(r"^.*@", "***@", url)

@@ -33,12 +33,17 @@ STAT_KEYS = 16
 
 
 class S3Origin:
-    """The keys of ``client``'s bucket that lie below ``prefix`` (without slashes around it; may be "")."""
+    """The keys of ``client``'s bucket that lie below ``prefix`` (without slashes around it; may be "").
+
+    ``where`` tells this bucket from others of the same name: "?endpoint=..." where it is not AWS's.
+    """
 
     lists_trees = True
 
-    def __init__(self, client: S3Client, store: S3Store, prefix: str, url: str) -> None:
-        self.url = url
+    def __init__(self, client: S3Client, store: S3Store, prefix: str, where: str) -> None:
+        self.url = f"s3://{client.bucket.name}" + (f"/{prefix}" if prefix else "") + where
+        self._identity = f"s3://{client.bucket.name}" + where
+        self.bucket = client.bucket
         self._client = client
         self._store = store
         self._prefix = prefix
@@ -81,7 +86,7 @@ class S3Origin:
 
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
-        return ObjectVersion(origin=self.url, path=path, size=entry.size, tag=entry.tag)
+        return ObjectVersion(self._identity, self._key(path), entry.size, entry.tag)
 
     def read_range(self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
         """See Origin."""
@@ -91,21 +96,22 @@ class S3Origin:
             self._read(version, offset, into, progress)
         except NotFound as error:
             # It was there when it was opened.
-            raise VersionChanged(f"{self._shown(version.path)} was deleted while it was open") from error
+            what = self.bucket.shown(version.path)
+            raise VersionChanged(f"{what} was deleted while it was open") from error
 
     def close(self) -> None:
         """See Origin."""
         self._client.close()
 
     def _read(self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
-        key = self._key(version.path)
+        key = version.path
         if not expressible(key):
             self._client.read_range(key, version, offset, into, progress)
             return
         try:
             read_object(self._store, key, version, offset, into, progress)
         except (obstore.exceptions.BaseError, FileNotFoundError, OSError, ValueError) as error:
-            raise self._failure(error, self._shown(version.path)) from None
+            raise self._failure(error, self.bucket.shown(key)) from None
 
     def _failure(self, error: Exception, what: str) -> OriginError:
         """What obstore's ``error`` means. Its text is a dump that holds URLs, and goes no further."""
@@ -144,7 +150,7 @@ class S3Origin:
         return key + "/" if key else ""
 
     def _shown(self, path: str) -> str:
-        return self._client.bucket.shown(self._key(path))
+        return self.bucket.shown(self._key(path))
 
 
 def open_s3(url: str, options: OriginOptions) -> S3Origin:
@@ -152,12 +158,12 @@ def open_s3(url: str, options: OriginOptions) -> S3Origin:
     name, prefix = _parse(url)
     access = find_access(options)
     bucket = _locate(name, access)
-    identity = f"s3://{name}" + (f"/{prefix}" if prefix else "")
+    where = ""
     if access.endpoint is not None:
         parts = urlsplit(bucket.endpoint)
-        identity += f"?endpoint={parts.netloc}{parts.path}"
+        where = f"?endpoint={parts.netloc}{parts.path}"
     client = S3Client(bucket, access, options.timeout)
-    return S3Origin(client, _store(bucket, access, options.timeout), prefix, identity)
+    return S3Origin(client, _store(bucket, access, options.timeout), prefix, where)
 
 
 def _parse(url: str) -> tuple[str, str]:

@@ -212,7 +212,8 @@ class OriginConformance:
         first = pinned(origin, "file")
         assert pinned(origin, "file") == first
         assert origin.version("file", listing(origin, "")["file"]) == first
-        assert (first.origin, first.path, first.size) == (origin.url, "file", 3)
+        assert first.path.endswith("file")
+        assert first.size == 3
         store.put("file", b"two")
         assert pinned(origin, "file").key != first.key
 

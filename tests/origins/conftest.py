@@ -1,0 +1,29 @@
+"""The AWS environment of a test: its own, and nothing of the machine's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.seaweed import SeaweedServer
+
+
+@pytest.fixture
+def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """No AWS settings at all: no variables, no ~/.aws, no instance role, no HTTP proxy."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return monkeypatch
+
+
+@pytest.fixture
+def aws(no_aws: pytest.MonkeyPatch, s3_server: SeaweedServer) -> pytest.MonkeyPatch:
+    """The environment in which s3:// is the test server."""
+    for name, value in s3_server.environment.items():
+        no_aws.setenv(name, value)
+    return no_aws
