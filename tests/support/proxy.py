@@ -25,7 +25,8 @@ from tests.support.seaweed import aws_environment
 
 __all__ = ["Fault", "Proxy", "Request", "Statistics"]
 
-_PROGRAM = Path(__file__).with_name("proxy_process.py")
+_PROGRAM = "tests.support.proxy_process"
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -117,7 +118,8 @@ class Proxy:
         self._lines = ours.makefile("rwb")
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", os.fspath(_PROGRAM), netloc, str(theirs.fileno())],
+                [sys.executable, "-S", "-m", _PROGRAM, netloc, str(theirs.fileno())],
+                env={**os.environ, "PYTHONPATH": str(_ROOT)},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

@@ -12,21 +12,18 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import socket
 import struct
 import sys
 import threading
 import time
-from collections import Counter
 from typing import Any
+
+from tests.support.proxy_links import Link
+from tests.support.proxy_state import Rule, State
 
 HEAD_LIMIT = 256 * 1024
 UNSHAPED_CHUNK = 1024 * 1024
-LINK_CREDIT = 0.25
-"""Seconds that a shaped connection may make up for after it was late: wakeups are, on a busy machine."""
-SHARED_CREDIT = 0.05
-FIRST_BYTES = 4096
 SHAPED_BUFFER = 256 * 1024
 """Receive buffer towards the server of a shaped connection: with the kernel's own 6 MiB the server would
 send a whole stripe in one burst, and sixteen bursts at once take the CPU that everything else runs on."""
@@ -34,169 +31,6 @@ send a whole stripe in one burst, and sixteen bursts at once take the CPU that e
 
 class Gone(Exception):
     """One side of a connection ended before it should have."""
-
-
-class SharedLink:
-    """A link of ``rate`` bytes/s that all connections pass. Lateness of less than a credit is made up for,
-    so the average holds whatever the wakeups do."""
-
-    def __init__(self, rate: float) -> None:
-        self.chunk = _quantum(rate)
-        self._rate = rate
-        self._due = 0.0
-        self._lock = threading.Lock()
-
-    def wait(self, count: int) -> None:
-        """Return when ``count`` bytes more have passed."""
-        with self._lock:
-            self._due = max(self._due, time.monotonic() - SHARED_CREDIT) + count / self._rate
-            due = self._due
-        _sleep_until(due)
-
-
-class Link:
-    """The link of one connection, ``rate`` bytes/s; for the one thread that serves it."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self._due = 0.0
-        self._least = 0
-
-    def begin(self) -> None:
-        """A body starts: no credit for the time before, and its first bytes go without gathering more."""
-        self._due = max(self._due, time.monotonic())
-        self._least = FIRST_BYTES
-
-    def grant(self, most: int) -> int:
-        """How many bytes, up to ``most``, have passed by now; sleeps until it is worth a system call."""
-        _sleep_until(self._due + min(most, self._least) / self.rate)
-        self._least = _quantum(self.rate)
-        now = time.monotonic()
-        self._due = max(self._due, now - LINK_CREDIT)
-        return max(1, min(most, int((now - self._due) * self.rate)))
-
-    def passed(self, count: int) -> None:
-        self._due += count / self.rate
-
-
-def _quantum(rate: float) -> int:
-    """About 5 ms of a link: fine enough to look smooth, coarse enough to cost little."""
-    return int(min(max(rate / 200, 4096), 256 * 1024))
-
-
-def _sleep_until(due: float) -> None:
-    early = due - time.monotonic()
-    if early > 0:
-        time.sleep(early)
-
-
-class Rule:
-    """One fault and how many requests it has seen."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.action, *self._arguments = data["action"].split(":")
-        self.body = data["body"].encode()
-        self.headers = [tuple(pair) for pair in data["headers"]]
-        place = {"cut": 0, "reset": 0, "hold": 0, "stall": 1}.get(self.action, sys.maxsize)
-        self.after = int(self._arguments[place]) if len(self._arguments) > place else None
-        """Bytes of the body before the fault; None: it comes before the head."""
-        self._pattern = re.compile(data["match"])
-        self._first, self._times = data["nth"], data["times"]
-        self._seen = 0
-
-    def fires(self, request: str) -> bool:
-        if not self._pattern.search(request):
-            return False
-        self._seen += 1
-        past = self._seen - self._first
-        return past >= 0 and bool(self._times == 0 or past < self._times)
-
-    @property
-    def pauses(self) -> bool:
-        return self.action in ("stall", "hold")
-
-    @property
-    def seconds(self) -> float:
-        return float(self._arguments[0])
-
-    @property
-    def answer(self) -> tuple[int, bytes]:
-        """Status and body of "status:NNN[:Code]"."""
-        status, code = (*self._arguments, "")[:2]
-        xml = f"<Error><Code>{code}</Code><Message>fault of the test</Message></Error>" if code else ""
-        return int(status), self.body or xml.encode()
-
-
-class State:
-    """What the commands set and what the connections count."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Condition()
-        self.rate = 0.0
-        self.delay = 0.0
-        self.total: SharedLink | None = None
-        self.rules: list[Rule] = []
-        self.held = 0
-        self._releases = 0
-        self.active = 0
-        self.reset()
-
-    def reset(self) -> None:
-        with self.lock:
-            self.counts: Counter[str] = Counter()
-            self.ranges = self.bytes = self.connections = 0
-            self.most_active = self.active
-            self.log: list[list[Any]] = []
-
-    def shape(self, rate: float, total_rate: float, delay: float) -> None:
-        with self.lock:
-            self.rate, self.delay = rate, delay
-            self.total = SharedLink(total_rate) if total_rate else None
-
-    def begin(self, kind: str, path: str, span: str) -> tuple[list[Any], Rule | None]:
-        with self.lock:
-            entry = [kind, path, span, 0]
-            self.log.append(entry)
-            self.counts[kind] += 1
-            self.ranges += kind == "GET" and bool(span)
-            self.active += 1
-            self.most_active = max(self.most_active, self.active)
-            text = f"{kind} {path} {span}".rstrip()
-            fired = [rule for rule in self.rules if rule.fires(text)]
-            return entry, fired[0] if fired else None
-
-    def end(self) -> None:
-        with self.lock:
-            self.active -= 1
-            self.lock.notify_all()
-
-    def sent(self, count: int) -> None:
-        with self.lock:
-            self.bytes += count
-
-    def hold(self) -> None:
-        with self.lock:
-            self.held += 1
-            mine = self._releases
-            self.lock.wait_for(lambda: self._releases != mine)
-            self.held -= 1
-
-    def release(self) -> None:
-        with self.lock:
-            self._releases += 1
-            self.lock.notify_all()
-
-    def statistics(self) -> dict[str, Any]:
-        with self.lock:
-            return {
-                "counts": dict(self.counts),
-                "ranges": self.ranges,
-                "bytes_sent": self.bytes,
-                "connections": self.connections,
-                "active": self.active,
-                "max_concurrent": self.most_active,
-                "held": self.held,
-            }
 
 
 class Reader:
