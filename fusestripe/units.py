@@ -59,7 +59,8 @@ class ObjectVersion(msgspec.Struct, frozen=True, order=True):
     tag: str
 
     def __str__(self) -> str:
-        return f"{self.origin.rstrip('/')}/{self.path}"
+        where, query, rest = self.origin.partition("?")
+        return f"{where.rstrip('/')}/{self.path}{query}{rest}"
 
     @property
     def key(self) -> str:

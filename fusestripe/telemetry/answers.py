@@ -8,13 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import fusestripe
-from fusestripe.cache.store import CacheStore
-from fusestripe.namespace.tree import Tree
-from fusestripe.origins.base import Origin
+from fusestripe.engine import Engine
 from fusestripe.prefetch import prefetch
-from fusestripe.reader import Reader
-from fusestripe.stripes.fetch import Fetcher
-from fusestripe.stripes.memory import BufferPool
 from fusestripe.telemetry.control import Handler, Send
 from fusestripe.telemetry.status import (
     CacheStatus,
@@ -37,27 +32,10 @@ FILES_SHOWN = 50
 class Answers:
     """Handlers for the control socket. ``features`` is what depends on the kernel, known once mounted."""
 
-    def __init__(
-        self,
-        *,
-        mountpoint: str,
-        cache_dir: str,
-        origins: Mapping[str, Origin],
-        tree: Tree,
-        reader: Reader,
-        pool: BufferPool,
-        fetcher: Fetcher,
-        cache: CacheStore,
-        inodes: Callable[[], int],
-    ) -> None:
+    def __init__(self, mountpoint: str, cache_dir: str, engine: Engine, inodes: Callable[[], int]) -> None:
         self._mountpoint = mountpoint
         self._cache_dir = cache_dir
-        self._origins = origins
-        self._tree = tree
-        self._reader = reader
-        self._pool = pool
-        self._fetcher = fetcher
-        self._cache = cache
+        self._engine = engine
         self._inodes = inodes
         self._started = time.monotonic()
         self.features: tuple[Feature, ...] = ()
@@ -70,20 +48,22 @@ class Answers:
         await send(self.status())
 
     async def _prefetch(self, args: Mapping[str, Any], send: Send) -> None:
-        await prefetch(self._tree, self._reader, args["paths"], send, check=args["check"])
+        await prefetch(self._engine.tree, self._engine.reader, args["paths"], send, check=args["check"])
 
     def status(self) -> Status:
         """The state of all parts at this moment."""
-        cache = self._cache.statistics()
-        memory = self._pool.statistics()
-        fetched = self._fetcher.statistics()
-        reads = self._reader.statistics()
+        cache = self._engine.cache.statistics()
+        memory = self._engine.pool.statistics()
+        fetched = self._engine.fetcher.statistics()
+        reads = self._engine.reader.statistics()
         return Status(
             pid=os.getpid(),
             version=fusestripe.__version__,
             mountpoint=self._mountpoint,
             uptime=time.monotonic() - self._started,
-            routes=tuple(RouteStatus(f"/{path}", origin.url) for path, origin in self._origins.items()),
+            routes=tuple(
+                RouteStatus(f"/{path}", origin.url) for path, origin in self._engine.origins.items()
+            ),
             cache=CacheStatus(
                 dir=self._cache_dir,
                 used=cache.used,
@@ -108,6 +88,6 @@ class Answers:
             features=self.features,
             files=tuple(
                 FileStatus(file.name, file.size, file.present, file.from_cache, file.from_origin)
-                for file in self._reader.files()[-FILES_SHOWN:]
+                for file in self._engine.reader.files()[-FILES_SHOWN:]
             ),
         )
