@@ -1,33 +1,31 @@
 """Everything between the kernel and the origins, put together from the settings.
 
-The daemon stands on it, and so does a prefetch without a mount. It and the daemon are the only places that
-know the concrete classes.
+The daemon stands on it, and so does a prefetch without a mount. The only place that knows the concrete
+classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import trio
 
 from fusestripe.cache.store import CacheStore
-from fusestripe.config import Route, Settings, load
+from fusestripe.config import Route, Settings
 from fusestripe.errors import FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
 from fusestripe.origins.retry import retried
-from fusestripe.prefetch import Report, prefetch
 from fusestripe.reader import Reader
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.stripes.tuning import stripes_in_flight
 
-__all__ = ["Engine", "connect", "open_cache", "prefetch_urls"]
+__all__ = ["Engine", "connect", "open_cache"]
 
 # An endpoint that does not answer at all must not keep `mount` waiting for longer (seconds).
 CHECK_SECONDS = 12.0
@@ -113,57 +111,6 @@ async def open_cache(settings: Settings) -> CacheStore:
         )
 
     return await trio.to_thread.run_sync(open_it)
-
-
-def prefetch_urls(
-    urls: Sequence[str], flags: Mapping[str, object], on_report: Callable[[Report], None], *, check: bool
-) -> None:
-    """Bring files and trees, named by their URLs, into the cache without a mount; blocking.
-
-    ``flags`` are settings by their ``-o`` names; ``on_report`` is told how each file goes. With ``check``
-    nothing is fetched. Raises FusestripeError where the settings, the cache or an origin cannot be used.
-    """
-    failure = trio.run(_prefetch_urls, urls, flags, on_report, check)
-    if failure is not None:
-        raise failure
-
-
-async def _prefetch_urls(
-    urls: Sequence[str], flags: Mapping[str, object], on_report: Callable[[Report], None], check: bool
-) -> FusestripeError | None:
-    """An error inside a nursery would come out wrapped; so it is returned."""
-    try:
-        loaded = [load(url, flags) for url in urls]
-        parents = [_split(settings.routes[0].source) for settings in loaded]
-        routes = [
-            msgspec.structs.replace(settings.routes[0], path=f"/{number}", source=parent)
-            for number, (settings, (parent, _name)) in enumerate(zip(loaded, parents, strict=True))
-        ]
-        origins = await connect(routes)
-        cache = await open_cache(loaded[0])
-    except FusestripeError as error:
-        return error
-
-    async def send(report: Report) -> None:
-        number, _, below = report.path.partition("/")
-        on_report(msgspec.structs.replace(report, path=f"{parents[int(number)][0]}/{below}"))
-
-    async with trio.open_nursery() as services:
-        engine = Engine(loaded[0], origins, cache, services)
-        paths = [f"{number}/{name}".rstrip("/") for number, (_parent, name) in enumerate(parents)]
-        await prefetch(engine.tree, engine.reader, paths, send, check=check)
-        services.cancel_scope.cancel()
-    engine.close()
-    return None
-
-
-def _split(url: str) -> tuple[str, str]:
-    """The directory that ``url`` lies in, and its name there; "" for the root of a store."""
-    scheme, separator, rest = url.rstrip("/").partition("://")
-    parent, slash, name = rest.rpartition("/")
-    if not slash:
-        return url, ""
-    return f"{scheme}{separator}{parent or '/'}", name
 
 
 def _open(route: Route) -> Origin:

@@ -27,6 +27,7 @@ ROWS = (
     "telemetry",
     "launch",
     "daemon",
+    "offline",
     "api",
     "doctor",
     "commands",
