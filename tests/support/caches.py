@@ -23,6 +23,9 @@ class Sample(msgspec.Struct, frozen=True):
     data: bytes
     stripe_size: int = STRIPE
 
+    def __repr__(self) -> str:
+        return f"<Sample {self.version.path}>"
+
     @property
     def stripes(self) -> range:
         """The indices of its stripes."""

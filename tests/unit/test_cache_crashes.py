@@ -24,6 +24,9 @@ class History(msgspec.Struct, frozen=True):
     data: list[bytes]
     ledger: list[bytes]
 
+    def __repr__(self) -> str:
+        return f"<History of {len(self.data)} states>"
+
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fusestripe.cache import pair as pair_module
-from fusestripe.cache.files import CacheDirectory, write_direct
+from fusestripe.cache.files import CacheDirectory, FileSet, write_direct
 from fusestripe.cache.store import CachedObject, CacheStore
 from fusestripe.errors import CacheError
 from tests.support.caches import STRIPE, check, file_of, fill, load, open_store, sample
@@ -342,6 +342,53 @@ def test_files_replaced_under_a_holder_are_not_taken_for_its_own(store: CacheSto
     other.close()
 
 
+def test_what_others_write_while_it_is_held_is_checked_again(store: CacheStore, directory: Path) -> None:
+    what = sample()
+    obj = store.acquire(what.version)
+    obj.save(0, what.stripe(0))
+    load(obj, what, 0)
+    zero_after(file_of(directory, what, ".data"), 0, 100)
+    obj.save(1, what.stripe(1))  # looks at the file before it writes
+    assert not obj.verified(0)
+    assert load(obj, what, 0) is None
+
+
+def test_a_checked_stripe_of_a_replaced_file_is_not_read(directory: Path) -> None:
+    store = open_store(directory, descriptors=1)
+    what, another = sample(), sample("another")
+    fill(store, what)
+    obj = store.acquire(what.version)
+    obj.verify()
+    path = file_of(directory, what, ".data")
+    status = path.stat()
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(bytes(status.st_size))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    fill(store, another)  # its files take the only descriptor
+    assert not obj.read(0, memoryview(bytearray(100)), nowait=False)
+    with pytest.raises(CacheError, match="cannot be opened"):
+        obj.open_data()
+    assert check(obj, what) == 0
+    store.close()
+
+
+def test_nothing_is_noted_in_a_replaced_ledger(directory: Path) -> None:
+    store = open_store(directory, descriptors=1)
+    what, another = sample(), sample("another")
+    obj = store.acquire(what.version)
+    obj.save(0, what.stripe(0))
+    path = file_of(directory, what, ".ledger")
+    content = path.read_bytes()
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(content)
+    fill(store, another)
+    assert not obj.save(1, what.stripe(1))
+    assert path.read_bytes() == content
+    assert obj.save(1, what.stripe(1))  # the files were looked at again
+    assert check(obj, what) == 2
+    store.close()
+
+
 # Two stores on one directory.
 
 
@@ -474,6 +521,33 @@ def test_what_another_store_holds_is_not_evicted(directory: Path) -> None:
     assert check(held, what) == 4
     assert disk_use(directory) <= store.statistics().limit
     other.close()
+    store.close()
+
+
+@pytest.mark.parametrize("event", ["pinned", "used", "acquired"])
+def test_what_happens_between_the_plan_and_the_eviction_counts(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    store = full_store(directory)
+    other = open_store(directory)
+    version = sample("file-0", 4 * STRIPE).version
+    real = CacheDirectory.scan
+
+    def scan(self: CacheDirectory) -> list[FileSet]:
+        found = real(self)
+        if event == "pinned":
+            other.pin(version)
+        else:
+            obj = other.acquire(version)
+            if event == "used":
+                other.release(obj)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CacheDirectory, "scan", scan)
+        fill(store, sample("file-4", 4 * STRIPE))
+    other.close()
+    assert 0 in present_files(store)
     store.close()
 
 
