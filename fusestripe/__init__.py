@@ -1,3 +1,22 @@
 """fusestripe: HDFS and object stores as one directory tree, read in parallel stripes and cached on NVMe."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fusestripe.api import mount, prefetch
+
+__all__ = ["__version__", "mount", "prefetch"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """What the API offers is imported when it is first asked for, so that the daemon stays small."""
+    if name not in ("mount", "prefetch"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module("fusestripe.api"), name)
+    globals()[name] = value
+    return value

@@ -171,9 +171,8 @@ def _tell(removed: Removed, as_json: bool) -> None:
     if as_json:
         print_json(removed)
         return
-    left = [
-        f"{number} {why}" for number, why in ((removed.in_use, "in use"), (removed.pinned, "pinned")) if number
-    ]
+    reasons = ((removed.in_use, "in use"), (removed.pinned, "pinned"))
+    left = [f"{number} {why}" for number, why in reasons if number]
     kept = f"; left: {', '.join(left)}" if left else ""
     click.echo(f"{_objects(removed.objects)} deleted, {format_size(removed.bytes)} freed{kept}")
 

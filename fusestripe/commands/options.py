@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -10,14 +9,11 @@ import click
 import msgspec
 
 from fusestripe.config import SETTINGS, parse_options
-from fusestripe.kernel import mounting
-from fusestripe.kernel.mounting import Mount
 
 __all__ = [
     "as_json",
     "config_option",
     "json_option",
-    "mount_above",
     "o_option",
     "print_json",
     "read_flags",
@@ -67,17 +63,3 @@ def print_json(value: object) -> None:
 def as_json(value: object) -> str:
     """``value`` as msgspec writes it, on one line."""
     return msgspec.json.encode(value).decode()
-
-
-def mount_above(path: str) -> tuple[Mount, str] | None:
-    """The fusestripe mount of this user that ``path`` is in, and the path in its tree ("" is its root)."""
-    for candidate in (os.path.abspath(path), os.path.realpath(path)):
-        above = [
-            mount
-            for mount in mounting.mounts()
-            if (candidate + "/").startswith(mount.mountpoint.rstrip("/") + "/")
-        ]
-        nearest = max(above, key=lambda mount: len(mount.mountpoint), default=None)
-        if nearest is not None and nearest.fstype == mounting.FSTYPE:
-            return nearest, candidate[len(nearest.mountpoint) :].strip("/")
-    return None

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fusestripe.commands.options import json_option, mount_above, print_json
+from fusestripe.commands.options import json_option, print_json
 from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
 from fusestripe.telemetry.control import request, socket_path
@@ -51,7 +51,7 @@ class Silent(msgspec.Struct, frozen=True):
 
 def fetch(mountpoint: str) -> Status:
     """The status of the mount that ``mountpoint`` is in. Raises MountError."""
-    found = mount_above(mountpoint)
+    found = mounting.mount_above(mountpoint)
     if found is None:
         path = os.path.abspath(mountpoint)
         raise MountError(f"{path} is not mounted", mend="fusestripe status shows what is")
@@ -118,11 +118,7 @@ def _facts(status: Status) -> Table:
     row("daemon", f"pid {status.pid}, version {status.version}, up {format_duration(status.uptime)}")
     failed = _count(reads.errors, "error")
     row("reads", f"{_count(reads.count, 'read')}, {format_size(reads.bytes)}, {failed}")
-    row(
-        "came from",
-        f"memory {format_size(served.memory)}, cache {format_size(served.cache)}, "
-        f"origin {format_size(served.origin)}",
-    )
+    row("came from", f"cache {format_size(served.cache)}, origin {format_size(served.origin)}")
     row(
         "origin",
         f"{_count(origin.requests, 'request')}, {format_size(origin.bytes)}, {origin.retries} tried again, "
@@ -161,7 +157,7 @@ def _count(number: int, noun: str) -> str:
 def format_duration(seconds: float) -> str:
     """The two largest units of it: "3 d 4 h", "12 s"."""
     left = int(seconds)
-    parts = []
+    parts: list[str] = []
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         amount, left = divmod(left, length)
         if amount or (unit == "s" and not parts):

@@ -25,6 +25,7 @@ __all__ = [
     "find_mount",
     "has_sys_admin",
     "holders",
+    "mount_above",
     "mounts",
     "our_mounts",
     "parse_mountinfo",
@@ -96,6 +97,20 @@ def our_mounts() -> list[Mount]:
 def find_mount(path: str) -> Mount | None:
     """What is mounted right at ``path`` (absolute, no links), or None."""
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == path), None)
+
+
+def mount_above(path: str) -> tuple[Mount, str] | None:
+    """The fusestripe mount of this user that ``path`` is in, and the path in its tree ("" is its root)."""
+    for candidate in (os.path.abspath(path), os.path.realpath(path)):
+        above = [
+            mount
+            for mount in mounts()
+            if (candidate + "/").startswith(mount.mountpoint.rstrip("/") + "/")
+        ]
+        nearest = max(above, key=lambda mount: len(mount.mountpoint), default=None)
+        if nearest is not None and nearest.fstype == FSTYPE:
+            return nearest, candidate[len(nearest.mountpoint) :].strip("/")
+    return None
 
 
 def resolve(mountpoint: str) -> str:

@@ -1,0 +1,250 @@
+"""`fusestripe bench`: what an origin gives to one stream and to many, and the settings that follow."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+
+import click
+import msgspec
+import trio
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fusestripe.commands.options import (
+    config_option,
+    json_option,
+    o_option,
+    print_json,
+    read_flags,
+    setting_options,
+)
+from fusestripe.config import Settings, load
+from fusestripe.engine import connect
+from fusestripe.errors import ConfigError, FusestripeError, OriginError
+from fusestripe.origins.base import Entry, Origin
+from fusestripe.origins.registry import FACTORIES
+from fusestripe.units import MIB, ObjectVersion, format_size
+
+__all__ = ["Bench", "Rate", "bench", "choose", "measure"]
+
+STREAMS = (4, 8, 16, 32)
+SECONDS = 3.0
+ONE_STREAM = 256 * MIB
+"""Bytes one plain request asks for: at 100 MB/s it lasts as long as a measurement."""
+ENOUGH = 0.95
+"""The fewest streams that give this share of the best rate are advised: more would only load the origin."""
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """``bytes`` that came in ``seconds`` over ``streams`` requests at once."""
+
+    streams: int
+    bytes: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Bytes a second."""
+        return self.bytes / self.seconds
+
+
+class Bench(msgspec.Struct, frozen=True):
+    """The result: rates in bytes a second, ``speedup`` of the advised count over one stream."""
+
+    url: str
+    size: int
+    rates: dict[str, float]
+    stripe_size: int
+    stripe_count: int
+    speedup: float
+
+
+@click.command(epilog="Example: fusestripe bench s3://bucket/checkpoints/model.pt")
+@click.argument("url")
+@config_option
+@setting_options("stripe_size")
+@o_option
+@json_option
+def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool, **flags: str | None) -> None:
+    """Measure one stream against 4, 8, 16 and 32 striped requests, a few seconds each.
+
+    URL is a file of 64 MiB or more, or a directory, of which the largest file is read. Nothing is cached.
+    """
+    settings = load(url, read_flags(options, flags), config=config, schemes=FACTORIES)
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("looking for a file")
+        version, origin = find_file(settings)
+        rates = []
+        try:
+            for streams in (1, *STREAMS):
+                progress.update(task, description=f"{streams} stream{'s' if streams > 1 else ''}")
+                rates.append(measure(origin, version, streams, settings.stripes.size, SECONDS))
+        finally:
+            origin.close()
+    result = judge(f"{version.origin.partition('?')[0]}/{version.path}", version.size, rates, settings)
+    if as_json:
+        print_json(result)
+    else:
+        show(result, rates)
+
+
+def find_file(settings: Settings) -> tuple[ObjectVersion, Origin]:
+    """The file to measure with. Raises ConfigError where it is too small, and OriginError."""
+    route = settings.routes[0]
+    parent, name = split_url(route.source)
+    (origin,) = trio.run(connect, [msgspec.structs.replace(route, source=parent)]).values()
+    try:
+        entry = origin.stat(name)
+        path = name
+        if entry.is_dir:
+            path, entry = choose(origin, name)
+        if entry.size < settings.stripes.size:
+            raise ConfigError(  # noqa: TRY301
+                f"the largest file at {route.source} has {format_size(entry.size)}, less than a stripe",
+                mend="name one of 64 MiB or more, or a smaller --stripe-size",
+            )
+        return origin.version(path, entry), origin
+    except BaseException:
+        origin.close()
+        raise
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The directory that ``url`` lies in, and its name there; "" for a store's root or a "/" at the end."""
+    scheme, separator, rest = url.partition("://")
+    parent, slash, name = rest.rpartition("/")
+    if not slash or not name:
+        return url, ""
+    return f"{scheme}{separator}{parent or '/'}", name
+
+
+def choose(origin: Origin, directory: str) -> tuple[str, Entry]:
+    """The largest file below ``directory``, as far as the first thousand or so names reach."""
+    best: tuple[str, Entry] = ("", Entry("", is_dir=False))
+    pending = [directory]
+    seen = 0
+    while pending and seen < 1000:
+        path = pending.pop()
+        for page in origin.list_dir(path):
+            for entry in page:
+                below = f"{path}/{entry.name}" if path else entry.name
+                seen += 1
+                if entry.is_dir:
+                    pending.append(below)
+                elif entry.size > best[1].size:
+                    best = (below, entry)
+            if seen >= 1000:
+                break
+    return best
+
+
+def measure(origin: Origin, version: ObjectVersion, streams: int, stripe: int, seconds: float) -> Rate:
+    """Read for ``seconds`` with ``streams`` requests at once: stripes round and round, or one long request.
+
+    Bytes count as they arrive, those after ``seconds`` not; a request under way is still waited for.
+    """
+    length = stripe if streams > 1 else min(version.size, ONE_STREAM)
+    offsets = itertools.cycle(range(0, version.size - length + 1, length))
+    tally = _Tally(time.monotonic() + seconds)
+    begin = time.monotonic()
+
+    def work() -> None:
+        buffer = memoryview(bytearray(length))
+        try:
+            while tally.running:
+                with tally.lock:
+                    offset = next(offsets)
+                origin.read_range(version, offset, buffer, tally.counter())
+        except FusestripeError as error:
+            tally.fail(error)
+
+    threads = [threading.Thread(target=work) for _ in range(streams)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if tally.error is not None:
+        raise tally.error
+    if not tally.bytes:
+        raise OriginError(f"not one byte came in {seconds:g} s", mend="check the network to the endpoint")
+    return Rate(streams, tally.bytes, max(tally.last - begin, 1e-9))
+
+
+class _Tally:
+    """Bytes that arrive in many threads before the deadline, and the first error."""
+
+    def __init__(self, deadline: float) -> None:
+        self.lock = threading.Lock()
+        self.bytes = 0
+        self.last = 0.0
+        self.error: FusestripeError | None = None
+        self._deadline = deadline
+
+    @property
+    def running(self) -> bool:
+        return self.error is None and time.monotonic() < self._deadline
+
+    def fail(self, error: FusestripeError) -> None:
+        with self.lock:
+            self.error = self.error or error
+
+    def counter(self) -> _Counter:
+        return _Counter(self)
+
+    def add(self, length: int) -> None:
+        now = time.monotonic()
+        if now <= self._deadline:
+            with self.lock:
+                self.bytes += length
+                self.last = max(self.last, now)
+
+
+class _Counter:
+    """The Progress of one request."""
+
+    def __init__(self, tally: _Tally) -> None:
+        self._tally = tally
+        self._before = 0
+
+    def __call__(self, done: int) -> None:
+        self._tally.add(done - self._before)
+        self._before = done
+
+
+def judge(url: str, size: int, rates: Sequence[Rate], settings: Settings) -> Bench:
+    """The fewest streams that give nearly the best rate, and what they gain over the first, a single one."""
+    striped = [rate for rate in rates if rate.streams > 1]
+    best = max(rate.per_second for rate in striped)
+    advised = next(rate for rate in striped if rate.per_second >= ENOUGH * best)
+    return Bench(
+        url=url,
+        size=size,
+        rates={str(rate.streams): rate.per_second for rate in rates},
+        stripe_size=settings.stripes.size,
+        stripe_count=advised.streams,
+        speedup=advised.per_second / rates[0].per_second,
+    )
+
+
+def show(result: Bench, rates: Sequence[Rate]) -> None:
+    """For people."""
+    console = Console(highlight=False)
+    console.print(f"{result.url} ({format_size(result.size)})", markup=False, soft_wrap=True)
+    table = Table()
+    table.add_column("streams", justify="right")
+    table.add_column("MB/s", justify="right")
+    table.add_column("against one", justify="right")
+    for rate in rates:
+        name = "1, plain" if rate.streams == 1 else f"{rate.streams}"
+        gain = f"{rate.per_second / rates[0].per_second:.1f} x"
+        style = "bold" if rate.streams == result.stripe_count else ""
+        table.add_row(name, f"{rate.per_second / 1e6:.1f}", gain, style=style)
+    console.print(table)
+    stripe = format_size(result.stripe_size).replace(" ", "")
+    console.print(f"use: --stripe-count {result.stripe_count} --stripe-size {stripe}", soft_wrap=True)
