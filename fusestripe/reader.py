@@ -165,13 +165,16 @@ class Reader:
 
     async def _slice(self, file: _OpenFile, piece: Piece) -> memoryview:
         stripe = self._stripe(file, piece.index)
-        if stripe.filled < piece.stop:
-            self._fetch_ahead(file)
+        view = None
+        if stripe.filled >= piece.stop:
+            # Before read-ahead, which may take the memory of a stripe that nobody looks at.
+            view = stripe.view[piece.start : piece.stop]
+        self._fetch_ahead(file)
+        if view is None:
             await self._stripes.wait(stripe, piece.stop)
-        view = stripe.view[piece.start : piece.stop]
+            view = stripe.view[piece.start : piece.stop]
         if piece.stop == stripe.length:
             self._stripes.release(stripe.key)
-        self._fetch_ahead(file)
         return view
 
     async def _read_cache_file(
@@ -208,7 +211,7 @@ class Reader:
                 if loads > LOADS_AHEAD:
                     continue
             key = (file.version, index)
-            if self._stripes.find(key) is not None:
+            if key in self._stripes:
                 continue
             length = self._length(file, index)
             if self._stripes.begin_ahead(key, length, partial(self._bring, file)) is None:

@@ -19,6 +19,10 @@ __all__ = ["ResidentStripes", "Stripe", "Work"]
 
 Key = tuple[ObjectVersion, int]
 
+# Stripes kept after a reader is done with them, for others close behind it. More would only be memory that
+# the kernel has to clear: what is used again is warm.
+DONE_KEPT = 8
+
 
 class Stripe:
     """One stripe of a version. ``filled`` bytes from its start are there and right.
@@ -31,6 +35,7 @@ class Stripe:
 
     __slots__ = (
         "_error",
+        "_is_done",
         "_readers",
         "_token",
         "_waiters",
@@ -49,6 +54,7 @@ class Stripe:
         self.buffer: Buffer | None = None
         self._error: Exception | None = None
         self._readers = 0
+        self._is_done = False
         self._wish = length
         self._waiters: dict[trio.Event, int] = {}
         self.settled = trio.Event()
@@ -130,11 +136,16 @@ class ResidentStripes:
         self._done: OrderedDict[Key, Stripe] = OrderedDict()
         self._idle: OrderedDict[Key, Stripe] = OrderedDict()
 
+    def __contains__(self, key: Key) -> bool:
+        """Whether that stripe is here or on its way."""
+        return key in self._stripes
+
     def find(self, key: Key) -> Stripe | None:
-        """The stripe of that key, if it is here or on its way."""
+        """The stripe of that key, if it is here or on its way, for a reader: it counts as used."""
         stripe = self._stripes.get(key)
         if key in self._done:
             self._idle[key] = self._done.pop(key)
+            self._idle[key]._is_done = False
         elif key in self._idle:
             self._idle.move_to_end(key)
         return stripe
@@ -169,9 +180,11 @@ class ResidentStripes:
 
     def release(self, key: Key) -> None:
         """A reader is done with this stripe: its memory is taken before that of others."""
-        stripe = self._idle.pop(key, None)
+        stripe = self._stripes.get(key)
         if stripe is not None:
-            self._done[key] = stripe
+            stripe._is_done = True
+            if self._idle.pop(key, None) is not None:
+                self._rest(stripe)
 
     def trim(self) -> None:
         """Give up all memory that only serves to be read again."""
@@ -197,10 +210,16 @@ class ResidentStripes:
             self._forget(stripe)
             raise
         else:
-            self._idle[stripe.key] = stripe
+            self._rest(stripe)
             self._serve_takers()
         finally:
             stripe.settled.set()
+
+    def _rest(self, stripe: Stripe) -> None:
+        """Nothing goes on with ``stripe`` any more; the next one to need memory may take it."""
+        (self._done if stripe._is_done else self._idle)[stripe.key] = stripe
+        while len(self._done) > DONE_KEPT and self._drop_one():
+            pass
 
     def _serve_takers(self) -> None:
         while self._pool.wanted and self._drop_one():

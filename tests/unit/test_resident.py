@@ -155,3 +155,15 @@ async def test_what_readers_are_done_with_goes_first(
     await stripes.begin((VERSION, 3), SIZE, filled_with(3), urgent=True).settled.wait()
     assert stripes.find((VERSION, 2)) is None
     assert stripes.find((VERSION, 0)) is not None
+
+
+async def test_memory_of_stripes_that_were_read_is_used_again_before_new_is_taken(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    pool = BufferPool(64 * SIZE, SIZE)
+    stripes = ResidentStripes(pool, nursery)
+    for index in range(50):
+        stripe = stripes.begin((VERSION, index), SIZE, filled_with(index % 256), urgent=True)
+        await stripe.settled.wait()
+        stripes.release(stripe.key)
+    assert pool.statistics().peak <= 10 * SIZE
