@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore.exceptions
@@ -22,6 +22,9 @@ from fusestripe.origins.object_store import expressible, failure_of, read_object
 from fusestripe.origins.s3_client import CONNECT_SECONDS, Bucket, S3Client
 from fusestripe.origins.s3_errors import refusal_in
 from fusestripe.units import ObjectVersion
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig
 
 __all__ = ["S3Origin", "open_s3"]
 
@@ -203,28 +206,37 @@ def _locate(bucket: str, access: AwsAccess) -> Bucket:
 
 def _store(bucket: Bucket, access: AwsAccess, timeout: float) -> S3Store:
     """Every setting is given here: obstore would take what is missing from the environment."""
-    client: dict[str, Any] = {
-        "allow_http": True,
-        "connect_timeout": timedelta(seconds=min(CONNECT_SECONDS, timeout)),
-        "read_timeout": timedelta(seconds=timeout),
-        "timeout": timedelta(days=1),  # of a whole request: its length depends on its size
-    }
-    if access.ca_bundle:
-        with open(access.ca_bundle, "rb") as bundle:
-            client["root_certificate"] = bundle.read()
     endpoint = bucket.url if bucket.virtual_hosted else bucket.endpoint
     settings: dict[str, Any] = {
         "endpoint": endpoint,
         "region": bucket.region,
         "virtual_hosted_style_request": bucket.virtual_hosted,
         "skip_signature": access.anonymous,
-        "client_options": client,
         "retry_config": {"max_retries": 0},
     }
     if not access.anonymous:
         settings["credential_provider"] = access.for_obstore
+    client: ClientConfig = {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=min(CONNECT_SECONDS, timeout)),
+        "read_timeout": timedelta(seconds=timeout),
+        "timeout": timedelta(days=1),  # of a whole request: its length depends on its size
+    }
+    if access.ca_bundle:
+        client["root_certificate"] = _bytes_of(access.ca_bundle)
     try:
-        # Where obstore knows this setting it comes before ``endpoint``, even from the environment.
-        return S3Store(bucket.name, aws_endpoint_url_s3=endpoint, **settings)
-    except obstore.exceptions.UnknownConfigurationKeyError:
-        return S3Store(bucket.name, **settings)
+        # obstore takes ``aws_endpoint_url_s3`` before ``endpoint``, even where it is from the environment.
+        return S3Store(bucket.name, aws_endpoint_url_s3=endpoint, client_options=client, **settings)
+    except (obstore.exceptions.BaseError, ValueError) as error:
+        raise ConfigError(
+            f"the settings of s3://{bucket.name} cannot be used: {str(error).splitlines()[0]}",
+            mend="check region, endpoint and AWS_CA_BUNDLE",
+        ) from error
+
+
+def _bytes_of(ca_bundle: str) -> bytes:
+    try:
+        with open(ca_bundle, "rb") as bundle:
+            return bundle.read()
+    except OSError as error:
+        raise ConfigError(f"{ca_bundle}: {error.strerror}", mend="check AWS_CA_BUNDLE") from error

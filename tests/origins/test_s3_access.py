@@ -190,6 +190,17 @@ class TestRefusals:
             open_origin("s3://bucket")
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize("content", [None, "no certificate"])
+    def test_a_ca_bundle_that_is_none(
+        self, aws: pytest.MonkeyPatch, tmp_path: Path, content: str | None
+    ) -> None:
+        bundle = tmp_path / "bundle.pem"
+        if content is not None:
+            bundle.write_text(content)
+        aws.setenv("AWS_CA_BUNDLE", str(bundle))
+        with pytest.raises(ConfigError, match="AWS_CA_BUNDLE"):
+            open_origin("s3://bucket")
+
     def test_a_source_of_credentials_that_is_down(self, no_aws: pytest.MonkeyPatch) -> None:
         no_aws.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/role")
         with pytest.raises(OriginError) as caught:
