@@ -288,7 +288,8 @@ def _state(path: str) -> Literal["alive", "dead", "silent"]:
 
     def look() -> None:
         try:
-            os.stat(path)
+            # Never answered from the kernel's cache, as stat(2) of a dead mount's root may be.
+            os.statvfs(path)
         except OSError as error:
             states.append("dead" if error.errno in _DEAD else "alive")
         else:

@@ -1,0 +1,206 @@
+"""The cache through real mounts: what outlives the daemon, what is shared, what is evicted, what is damaged."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mounted import Mounted, until
+from tests.support.mounted_store import KIB, MIB, MountedStore, Pread, content, drop_pages, ranges_of
+from tests.support.proxy import Fault
+
+STRIPE = 64 * KIB
+SIZE = 2 * MIB
+STRIPES = SIZE // STRIPE
+DATA = content(SIZE)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def file_status(mount: Mounted, name: str) -> dict[str, Any]:
+    (found,) = [file for file in mount.status()["files"] if f"/{name}?" in file["path"] + "?"]
+    assert isinstance(found, dict)
+    return found
+
+
+def disk_use(directory: Path) -> int:
+    """Bytes that the data files under ``directory`` take, holes not counted."""
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*.data"))
+
+
+def wait_saved(mount: Mounted, path: Path) -> None:
+    """Return when all of ``path`` is in the cache: saving goes on beside the reply."""
+    with opened(path):
+        until(lambda: file_status(mount, path.name)["present"] == path.stat().st_size)
+
+
+def test_a_second_mount_asks_for_no_byte(store: MountedStore) -> None:
+    store.put("file", DATA)
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        wait_saved(mount, mount.path / "file")
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        assert store.requests("GET") == []
+        assert mount.status()["served"]["cache"] >= SIZE
+
+
+def test_unmounting_right_after_reading_leaves_only_right_bytes(store: MountedStore) -> None:
+    store.put("file", DATA)
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+
+
+def test_killed_in_the_middle_of_a_read(store: MountedStore) -> None:
+    store.put("file", DATA)
+    wanted = STRIPES // 2
+    store.proxy.set_faults([Fault("hold:1000", match="^GET", nth=wanted + 1, times=0)])
+    with store.mount() as mount:
+        # The reader's own descriptor: a killed daemon must not be able to hold the test.
+        with Pread(mount.path / "file", 0, SIZE) as reader:
+            store.proxy.wait_held()
+            until(lambda: file_status(mount, "file")["present"] >= wanted * STRIPE)
+            before = ranges_of(store.requests("GET"))
+            mount.kill()
+            got = reader.result()
+            # An errno, or what the kernel had already: pread(2) then ends short.
+            assert isinstance(got, int) or (len(got) < SIZE and DATA.startswith(got))
+    store.proxy.set_faults([])
+    store.proxy.release()
+    # The dead mount lies there still: it is taken away by the next.
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        after = ranges_of(store.requests("GET"))
+        assert len(after) == STRIPES - wanted
+        assert len(set(before) - set(after)) == wanted
+        assert mount.status()["cache"]["corrupt"] == 0
+
+
+def test_killed_and_left_stale(store: MountedStore) -> None:
+    store.put("file", DATA)
+    with store.mount() as first:
+        assert (first.path / "file").read_bytes() == DATA
+        wait_saved(first, first.path / "file")
+        first.kill()
+        with pytest.raises(OSError, match="not connected"):
+            os.listdir(first.path)
+        with store.mount() as second:
+            assert (second.path / "file").read_bytes() == DATA
+            assert store.requests("GET") == []
+
+
+def test_two_mounts_share_one_cache_directory(store: MountedStore) -> None:
+    store.put("file", DATA)
+    store.put("both", DATA[::-1])
+    with store.mount(at="one") as one, store.mount(at="two") as two:
+        assert (one.path / "file").read_bytes() == DATA
+        wait_saved(one, one.path / "file")
+        store.proxy.reset()
+        assert (two.path / "file").read_bytes() == DATA
+        assert store.requests("GET") == []
+        with ThreadPoolExecutor(2) as pool:
+            paths = [mount.path / "both" for mount in (one, two)]
+            assert list(pool.map(Path.read_bytes, paths)) == [DATA[::-1]] * 2
+        assert one.status()["cache"]["corrupt"] == two.status()["cache"]["corrupt"] == 0
+
+
+def test_eviction_keeps_the_limit_and_the_open_file(store: MountedStore) -> None:
+    limit = 8 * MIB
+    files = {f"file{number:02}": content(SIZE, number) for number in range(12)}
+    for name, data in files.items():
+        store.put(name, data)
+    with store.mount(cache_size=limit) as mount, opened(mount.path / "file00") as kept:
+        assert os.pread(kept, SIZE, 0) == files["file00"]
+        until(lambda: file_status(mount, "file00")["present"] == SIZE)
+        for _ in range(2):
+            for name in list(files)[1:]:
+                assert (mount.path / name).read_bytes() == files[name]
+                assert disk_use(store.directory / "cache") <= limit + SIZE
+        until(lambda: disk_use(store.directory / "cache") <= limit)
+        cache = mount.status()["cache"]
+        assert cache["used"] <= cache["limit"] == limit
+        assert cache["evictions"] > 0
+        assert file_status(mount, "file00")["present"] == SIZE
+        store.proxy.reset()
+        drop_pages(mount.path / "file00")
+        assert os.pread(kept, SIZE, 0) == files["file00"]
+        assert store.requests("GET") == []
+
+
+def test_an_open_file_larger_than_the_cache(store: MountedStore) -> None:
+    limit = MIB
+    store.put("file", DATA)
+    with store.mount(cache_size=limit) as mount:
+        for _ in range(2):
+            assert (mount.path / "file").read_bytes() == DATA
+            drop_pages(mount.path / "file")
+        until(lambda: disk_use(store.directory / "cache") <= limit)
+
+
+def test_a_damaged_stripe_is_fetched_again(store: MountedStore) -> None:
+    store.put("file", DATA)
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        wait_saved(mount, mount.path / "file")
+    (cached,) = (store.directory / "cache").rglob("*.data")
+    damaged = 5
+    with open(cached, "r+b") as file:
+        file.seek(damaged * STRIPE + 100)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    with store.mount(complaints=True) as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        assert ranges_of(store.requests("GET")) == [(damaged * STRIPE, (damaged + 1) * STRIPE - 1)]
+        assert mount.status()["cache"]["corrupt"] == 1
+        wait_saved(mount, mount.path / "file")
+        assert all(re.search(r"stripe 5\b", line) for line in mount.complaints())
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        assert store.requests("GET") == []
+
+
+def test_a_ledger_cut_short_is_a_miss(store: MountedStore) -> None:
+    store.put("file", DATA)
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        wait_saved(mount, mount.path / "file")
+    (ledger,) = (store.directory / "cache").rglob("*.ledger")
+    os.truncate(ledger, ledger.stat().st_size // 2)
+    with store.mount(complaints=True) as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        assert store.requests("GET")
+        assert all("ledger" in line or "cache" in line for line in mount.complaints())
+
+
+def test_a_cache_directory_deleted_under_the_daemon(store: MountedStore) -> None:
+    store.put("file", DATA)
+    store.put("other", DATA[::-1])
+    with store.mount(complaints=True) as mount, opened(mount.path / "file") as descriptor:
+        assert os.pread(descriptor, SIZE // 2, 0) == DATA[: SIZE // 2]
+        shutil.rmtree(store.directory / "cache")
+        drop_pages(mount.path / "file")
+        assert os.pread(descriptor, SIZE, 0) == DATA
+        for _ in range(2):
+            assert (mount.path / "other").read_bytes() == DATA[::-1]
+            assert (mount.path / "file").read_bytes() == DATA
+            drop_pages(mount.path / "other")
+        assert mount.status()["reads"]["errors"] == 0
+        assert all("cache" in line for line in mount.complaints())
