@@ -106,7 +106,7 @@ def _facts(status: Status) -> Table:
         status.origin,
         status.served,
     )
-    table = Table(title=status.mountpoint, title_justify="left", title_style="bold", show_header=False)
+    table = Table(title=Text(status.mountpoint), title_justify="left", title_style="bold", show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
 

@@ -1,0 +1,363 @@
+"""The command line without a mount: pages of help, errors of one line, the cache, prefetch's display."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+from rich.progress import Progress
+
+import fusestripe
+from fusestripe import doctor
+from fusestripe.cli import COMMANDS, cli
+from fusestripe.commands.bench import Rate, judge, split_url
+from fusestripe.commands.cache import path_in
+from fusestripe.commands.options import read_flags
+from fusestripe.commands.prefetch import Bars, Lines
+from fusestripe.commands.status import format_duration, render
+from fusestripe.config import load
+from fusestripe.prefetch import Report
+from fusestripe.telemetry.status import (
+    CacheStatus,
+    Feature,
+    FileStatus,
+    MemoryStatus,
+    OriginStatus,
+    ReadStatus,
+    RouteStatus,
+    ServedStatus,
+    Status,
+)
+from fusestripe.units import MIB
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, args, prog_name="fusestripe")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A directory with two files of known size, one below."""
+    directory = tmp_path / "source"
+    (directory / "sub").mkdir(parents=True)
+    (directory / "a.bin").write_bytes(os.urandom(3 * MIB))
+    (directory / "sub" / "b.bin").write_bytes(b"b" * 100)
+    return directory
+
+
+def prefetched(source: Path, cache: Path, *more: str) -> Result:
+    return run("prefetch", f"file://{source}", "--cache-dir", str(cache), *more)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "cache ls", "cache verify", "cache evict", "cache clear"])
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    result = run(*name.split(), "--help")
+    assert result.exit_code == 0
+    assert f"Example: fusestripe {name}" in " ".join(result.output.split())
+
+
+def test_help_lists_every_command() -> None:
+    result = run("--help")
+    assert all(f"  {name} " in result.output for name in COMMANDS)
+
+
+def test_version() -> None:
+    assert run("--version").output == f"fusestripe, version {fusestripe.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["mount", "s4://b", "/mnt"], "SOURCE: unknown scheme s4://: "),
+        (["mount", "s3://k:secret@b", "/mnt"], "SOURCE: there is a password or token in this URL: "),
+        (["mount", "s3://b", "/mnt", "--stripe-size", "5000"], "stripe_size: a stripe size of 5000 bytes "),
+        (["mount", "s3://b", "/mnt", "-o", "stripe_sise=4MiB"], 'unknown option "stripe_sise": did you mean'),
+        (["mount", "file:///", "/no/such/place"], "/no/such/place does not exist: mkdir -p /no/such/place"),
+        (["unmount", "/no/such/place"], "/no/such/place is not mounted"),
+        (["status", "/no/such/place"], "/no/such/place is not mounted"),
+        (["prefetch", "/no/such/place"], "/no/such/place is in no fusestripe mount: mount it first"),
+        (["cache", "ls", "--cache-dir", "/no/such/place"], "there is no cache in /no/such/place: "),
+        (["bench", "file:///no/such/place/x"], "/no/such/place does not exist: "),
+    ],
+)
+def test_an_error_is_one_line_and_status_1(args: list[str], line: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"fusestripe: {line}")
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize("args", [["mount"], ["mont"], ["mount", "a", "b", "--colour"], ["cache", "shake"]])
+def test_wrong_usage_is_status_2(args: list[str]) -> None:
+    assert run(*args).exit_code == 2
+
+
+def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str) -> None:
+        raise ZeroDivisionError("a\nbug")
+
+    monkeypatch.setattr("fusestripe.commands.mount.stop", fail)
+    result = run("unmount", "/mnt")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "fusestripe: ZeroDivisionError: a bug: FUSESTRIPE_DEBUG=1 shows where\n",
+    )
+    monkeypatch.setenv("FUSESTRIPE_DEBUG", "1")
+    assert isinstance(run("unmount", "/mnt").exception, ZeroDivisionError)
+
+
+def test_flags_stand_over_o() -> None:
+    said = read_flags(("ttl=1,memory=2GiB", "ttl=3"), {"memory": "4GiB", "stripe_size": None})
+    assert said == {"ttl": "3", "memory": "4GiB"}
+
+
+def test_prefetch_cache_ls_verify_evict_clear(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    done = prefetched(source, cache)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert sorted(lines[:2]) == [f"file://{source}/a.bin: 3 MiB", f"file://{source}/sub/b.bin: 100 B"]
+    assert lines[2].startswith("2 files, 3 MiB in ")
+    listed = json.loads(run("cache", "ls", "--cache-dir", str(cache), "--json").stdout)
+    assert {(entry["url"], entry["size"], entry["present"]) for entry in listed} == {
+        (f"file://{source}/a.bin", 3 * MIB, 3 * MIB),
+        (f"file://{source}/sub/b.bin", 100, 100),
+    }
+    assert "2 objects" in run("cache", "ls", "--cache-dir", str(cache)).stdout
+    verified = run("cache", "verify", "--cache-dir", str(cache))
+    assert (verified.exit_code, verified.stdout.count(" good\n")) == (0, 2)
+    evicted = run("cache", "evict", f"file://{source}/sub", "--cache-dir", str(cache), "--json")
+    assert json.loads(evicted.stdout)["objects"] == 1
+    assert "1 object deleted" in run("cache", "clear", "--cache-dir", str(cache)).stdout
+    assert json.loads(run("cache", "ls", "--cache-dir", str(cache), "--json").stdout) == []
+
+
+def test_a_damaged_cache_is_told_and_cleared(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    prefetched(source, cache)
+    largest = max((path for path in cache.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    with largest.open("r+b") as file:
+        file.seek(MIB)
+        file.write(b"damage")
+    verified = run("cache", "verify", "--cache-dir", str(cache))
+    assert verified.exit_code == 1
+    assert "1 bad, cleared" in verified.stdout
+    assert verified.stderr.startswith("fusestripe: 1 bad stripes cleared: ")
+    assert run("cache", "verify", "--cache-dir", str(cache)).exit_code == 0
+
+
+def test_prefetch_check_fetches_nothing(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    missing = prefetched(source, cache, "--check", "--json")
+    assert missing.exit_code == 1
+    assert {json.loads(line)["state"] for line in missing.stdout.splitlines()} == {"failed"}
+    assert prefetched(source, cache).exit_code == 0
+    assert prefetched(source, cache, "--check").exit_code == 0
+
+
+def test_prefetch_of_what_is_not_there_fails(source: Path, tmp_path: Path) -> None:
+    result = run("prefetch", f"file://{source}/nothing", "--cache-dir", str(tmp_path / "cache"))
+    assert result.exit_code == 1
+    assert "does not exist" in result.stderr
+    assert result.stdout.startswith("0 files, 0 B in ")
+
+
+API = """
+import sys
+import fusestripe
+assert not {"trio", "pyfuse3", "click", "rich"} & set(sys.modules), "import fusestripe is not light"
+assert fusestripe.mount.__name__ == "mount"
+source, cache = sys.argv[1:]
+for report in fusestripe.prefetch(f"{source}/a.bin", cache_dir=cache):
+    print(report.path.removeprefix(source), report.state, report.size)
+for report in sorted(fusestripe.prefetch(source, cache_dir=cache, check=True), key=lambda one: one.path):
+    print(report.path.removeprefix(source), report.state)
+"""
+
+
+def test_the_api_as_a_script_uses_it(source: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", API, f"file://{source}", str(tmp_path / "cache")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout == f"/a.bin done {3 * MIB}\n/a.bin done\n/sub/b.bin failed\n"
+
+
+STORY = [
+    Report("a", "started", 100),
+    Report("b", "started", 50),
+    Report("a", "running", 100, 40),
+    Report("b", "failed", 50, 10, "no such thing", "look again"),
+    Report("a", "done", 100, 100),
+]
+
+
+def test_lines_of_a_prefetch(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    for report in STORY:
+        lines.tell(report)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("a: 100 B\n", "b: no such thing: look again\n")
+
+
+def test_bars_of_a_prefetch() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Progress(console=console) as progress:
+        bars = Bars(progress)
+        seen = []
+        for report in STORY:
+            bars.tell(report)
+            total = progress.tasks[0]
+            seen.append((total.completed, total.total, len(progress.tasks) - 1))
+    assert seen == [(0, 100, 1), (0, 150, 2), (40, 150, 2), (50, 150, 1), (110, 150, 0)]
+    assert isinstance(console.file, io.StringIO)
+    assert "b: no such thing: look again" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("url", "origin", "path"),
+    [
+        ("s3://b", "s3://b", ""),
+        ("s3://b/", "s3://b", ""),
+        ("s3://b/x/y", "s3://b", "x/y"),
+        ("s3://b/x/", "s3://b", "x"),
+        ("s3://bb/x", "s3://b", None),
+        ("s3://b/x", "s3://b?endpoint=h", "x"),
+        ("s3://b/x?endpoint=h", "s3://b?endpoint=h", "x"),
+        ("s3://b/x?endpoint=other", "s3://b?endpoint=h", None),
+        ("file:///a/b", "file://", "a/b"),
+        ("file:///", "file://", ""),
+        ("s3://b", "file://", None),
+    ],
+)
+def test_what_evict_means_by_a_url(url: str, origin: str, path: str | None) -> None:
+    assert path_in(url, origin) == path
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("s3://b/x/y.bin", ("s3://b/x", "y.bin")),
+        ("s3://b/x", ("s3://b", "x")),
+        ("s3://b/x/", ("s3://b/x/", "")),
+        ("s3://b", ("s3://b", "")),
+        ("file:///x", ("file:///", "x")),
+        ("file:///x/y", ("file:///x", "y")),
+    ],
+)
+def test_where_a_file_lies(url: str, parts: tuple[str, str]) -> None:
+    assert split_url(url) == parts
+
+
+def test_bench_advises_the_fewest_streams_that_give_nearly_all() -> None:
+    settings = load("s3://b", {}, environ={})
+    rates = [Rate(1, 50, 1), Rate(4, 200, 1), Rate(8, 390, 1), Rate(16, 800, 2), Rate(32, 380, 1)]
+    result = judge("s3://b/x", 1000, rates, settings)
+    assert (result.stripe_count, result.speedup) == (8, 7.8)
+    assert result.rates["16"] == 400
+
+
+def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusestripe.commands.bench.SECONDS", 0.2)
+    result = run("bench", f"file://{source}", "--stripe-size", "1MiB", "--json", "-o", "ttl=1")
+    assert result.exit_code == 0, result.output
+    measured = json.loads(result.stdout)
+    assert measured["url"] == f"file://{source}/a.bin"
+    assert set(measured["rates"]) == {"1", "4", "8", "16", "32"}
+    assert min(measured["rates"].values()) > 0
+    assert measured["stripe_size"] == MIB
+
+
+def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
+    result = run("bench", f"file://{source}/sub/b.bin")
+    assert result.exit_code == 1
+    assert "has 100 B, less than a stripe" in result.stderr
+
+
+STATUS = Status(
+    pid=1,
+    version="0",
+    mountpoint="/mnt/[bold]",
+    uptime=90061,
+    routes=(RouteStatus("/", "s3://b"),),
+    cache=CacheStatus("/nvme", 5 * MIB, 10 * MIB, 1, "normal", 0, 1),
+    memory=MemoryStatus(10, 5, 7),
+    reads=ReadStatus(1, 2048, 0),
+    origin=OriginStatus(3, 4096, 1, 0, 2),
+    served=ServedStatus(cache=1, origin=2),
+    open_files=1,
+    inodes=2,
+    features=(Feature("passthrough", on=False, why="takes root"),),
+    files=(FileStatus("/a/[red]x", 200, 100, 3, 4),),
+)
+
+
+def test_a_status_for_people() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render(STATUS))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for words in (
+        "/ shows s3://b",
+        "up 1 d 1 h",
+        "1 read, 2 KiB, 0 errors",
+        "5 MiB of 10 MiB, 1 object, normal",
+        "1 corrupt stripe",
+        "passthrough: off, takes root",
+        "/a/[red]x",
+        "50 %",
+        "/mnt/[bold]",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3661, "1 h 1 min"), (90061, "1 d 1 h")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+def test_doctor_asks_every_route(source: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'[[route]]\npath = "/good"\nsource = "file://{source}"\n'
+        f'[[route]]\npath = "/bad"\nsource = "file://{source}/nothing"\n'
+    )
+    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "new" / "cache"), "--json")
+    findings = {finding["what"]: finding for finding in json.loads(result.stdout)}
+    assert findings["route /good"]["level"] == "ok"
+    assert findings["route /bad"]["level"] == "fail"
+    assert "does not exist" in findings["route /bad"]["text"]
+    assert findings["cache disk"]["level"] != "fail"
+    assert result.exit_code == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_doctor_has_a_line_for_each_thing(tmp_path: Path) -> None:
+    result = run("doctor", "--cache-dir", str(tmp_path))
+    words = [line.split()[0] for line in result.stdout.splitlines()]
+    assert len(words) >= 10
+    assert set(words) <= {"ok", "warning", "fail"}
+    assert result.exit_code == ("fail" in words)
+
+
+@pytest.mark.parametrize(
+    ("release", "right", "level"),
+    [("6.9.0", True, "ok"), ("6.8.12-1", True, "warning"), ("6.12", False, "warning"), ("10.0", True, "ok")],
+)
+def test_passthrough_takes_a_kernel_and_a_right(release: str, right: bool, level: str) -> None:
+    assert doctor.passthrough(release, right).level == level
+
+
+def test_the_group_imports_only_what_is_asked_for() -> None:
+    assert isinstance(cli, click.Group)
+    assert list(cli.list_commands(click.Context(cli))) == list(COMMANDS)

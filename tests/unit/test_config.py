@@ -1,0 +1,377 @@
+"""Settings: where they come from, which stands over which, and what bad input gets."""
+
+# ruff: noqa: E501 - the tables of bad input have a row a line
+
+from __future__ import annotations
+
+import os
+import string
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusestripe.config import SETTINGS, Route, Settings, default_cache_dir, load, parse_options
+from fusestripe.config.document import read
+from fusestripe.errors import ConfigError
+from fusestripe.units import GIB, MIB
+
+URL = "s3://bucket/prefix"
+WHOLE = """\
+# what a node of the cluster uses
+[cache]
+dir = "/nvme/fusestripe"
+size = "500GiB"
+reserve = 0
+
+[stripes]
+size = "16MiB"
+count = 32
+memory = "2GiB"
+
+[metadata]
+ttl = 600
+negative_ttl = 0.5
+
+[mount]
+allow_other = true
+timeout = 60
+log_level = "debug"
+
+[[route]]
+path = "/ckpt"
+source = "s3://checkpoints"
+
+[[route]]
+path = "/models/llm"
+source = "s3://models/llm"
+endpoint = "http://127.0.0.1:8333"
+region = "eu-west-1"
+profile = "ml"
+anonymous = true
+"""
+
+
+def write(directory: Path, text: str) -> str:
+    path = directory / "config.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults() -> None:
+    settings = load(URL, {}, environ={})
+    assert settings.cache.size is None
+    assert settings.cache.reserve == GIB
+    assert (settings.stripes.size, settings.stripes.count, settings.stripes.memory) == (8 * MIB, -1, GIB)
+    assert (settings.metadata.ttl, settings.metadata.negative_ttl) == (60, 5)
+    assert (settings.mount.allow_other, settings.mount.timeout, settings.mount.log_level) == (False, 300, "info")
+    assert settings.routes == (Route("/", URL),)
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, WHOLE), {}, environ={})
+    assert settings.cache.dir == "/nvme/fusestripe"
+    assert (settings.cache.size, settings.cache.reserve) == (500 * GIB, 0)
+    assert (settings.stripes.size, settings.stripes.count, settings.stripes.memory) == (16 * MIB, 32, 2 * GIB)
+    assert (settings.metadata.ttl, settings.metadata.negative_ttl) == (600, 0.5)
+    assert (settings.mount.allow_other, settings.mount.timeout, settings.mount.log_level) == (True, 60, "debug")
+    assert settings.routes == (
+        Route("/ckpt", "s3://checkpoints"),
+        Route("/models/llm", "s3://models/llm", "http://127.0.0.1:8333", "eu-west-1", "ml", True),
+    )
+
+
+def test_every_setting_can_be_said_everywhere(tmp_path: Path) -> None:
+    """The table is the one truth: what is in it works in TOML, environment and -o."""
+    samples: dict[str, tuple[str, str, Any]] = {
+        "size": ("16777216", '"16MiB"', 16 * MIB),
+        "count": ("7", "7", 7),
+        "seconds": ("7.5", "7.5", 7.5),
+        "switch": ("yes", "true", True),
+        "text": ("http://h", '"http://h"', "http://h"),
+        "directory": ("/d", '"/d"', "/d"),
+        "level": ("error", '"error"', "error"),
+    }
+    for setting in SETTINGS:
+        if not setting.option:
+            continue
+        text, toml, value = samples[setting.kind]
+        if setting.section == "route":
+            file = f'[[route]]\nsource = "{URL}"\n{setting.key} = {toml}\n'
+        else:
+            file = f'[{setting.section}]\n{setting.key} = {toml}\n[[route]]\nsource = "{URL}"\n'
+        for settings in (
+            load(write(tmp_path, file), {}, environ={}),
+            load(URL, {}, environ={setting.environment: text}),
+            load(URL, parse_options(f"{setting.option}={text}"), environ={}),
+        ):
+            part = settings.routes[0] if setting.section == "route" else getattr(settings, setting.section)
+            assert getattr(part, setting.key) == value, setting
+
+
+def test_flags_stand_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = write(tmp_path, '[stripes]\nsize = "1MiB"\n[[route]]\nsource = "s3://b"\nendpoint = "http://file"\n')
+    environ = {"FUSESTRIPE_STRIPE_SIZE": "2MiB", "FUSESTRIPE_ENDPOINT": "http://environment"}
+    flags = {"stripe_size": "4MiB", "endpoint": "http://flag"}
+    cases: list[tuple[dict[str, Any], dict[str, str], int, str]] = [
+        ({}, {}, 1, "http://file"),
+        ({}, environ, 2, "http://environment"),
+        (flags, environ, 4, "http://flag"),
+        ({"stripe_size": None}, environ, 2, "http://environment"),
+    ]
+    for said, around, size, endpoint in cases:
+        settings = load(file, said, environ=around)
+        assert (settings.stripes.size, settings.routes[0].endpoint) == (size * MIB, endpoint)
+
+
+def test_a_file_beside_a_url_gives_the_nearest_route_that_shows_it(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        '[[route]]\npath="/a"\nsource="s3://b"\nprofile="outer"\n'
+        '[[route]]\npath="/c"\nsource="s3://b/x/"\nprofile="inner"\n',
+    )
+    for url, profile in (("s3://b/x/y", "inner"), ("s3://b/xy", "outer"), ("s3://b", "outer"), ("s3://bb", "")):
+        routes = load(url, {}, config=file, environ={}).routes
+        assert routes == (Route("/", url, profile=profile),)
+
+
+def test_settings_survive_the_way_to_the_daemon(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, WHOLE), {}, environ={})
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=Settings) == settings
+
+
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, f'[cache]\ndir = "nvme"\n[[route]]\nsource = "{URL}"\n')
+    monkeypatch.chdir("/")
+    assert load(file, {}, environ={}).cache.dir == str(tmp_path / "nvme")
+    assert load(file, {"cache_dir": "nvme"}, environ={}).cache.dir == "/nvme"
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert load(file, {"cache_dir": "~/nvme"}, environ={}).cache.dir == "/home/somebody/nvme"
+
+
+def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert default_cache_dir({}) == "/home/somebody/.cache/fusestripe"
+    assert default_cache_dir({"XDG_CACHE_HOME": "/x"}) == "/x/fusestripe"
+    assert default_cache_dir({"XDG_CACHE_HOME": "relative"}) == "/home/somebody/.cache/fusestripe"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert default_cache_dir({"XDG_CACHE_HOME": "/x"}) == "/var/cache/fusestripe"
+
+
+ROUTE = '[[route]]\nsource = "s3://b"\n'
+BAD_FILES = [
+    ('[stripes]\n\nstripe_sise = 4\n', 'config.toml:3: unknown key "stripe_sise" in [stripes]: did you mean "size"?'),
+    ("[stripes]\nmemry = 4\n", 'config.toml:2: unknown key "memry" in [stripes]: did you mean "memory"?'),
+    ("[cache]\nstripe_count = 4\n", 'config.toml:2: unknown key "stripe_count" in [cache]: did you mean "count" in [stripes]?'),
+    ("[cache]\nqqq = 4\n", 'config.toml:2: unknown key "qqq" in [cache]: known are "dir", "size", "reserve"'),
+    ("# c\n[stripe]\nsize = 4\n", 'config.toml:2: unknown key "stripe" at the top: did you mean [stripes]?'),
+    ("stripe_size = 4\n", 'config.toml:1: unknown key "stripe_size" at the top: did you mean "size" in [stripes]?'),
+    ("cache.dirr = 4\n", 'config.toml:1: unknown key "dirr" in [cache]: did you mean "dir"?'),
+    (ROUTE + '\n[[route]]\nsource = "s3://c"\nendpiont = ""\n', 'config.toml:6: unknown key "endpiont" in [route]: did you mean "endpoint"?'),
+    ('[cache]\ndir = """\n[stripes]\nsise = 1\n"""\n[mount]\ntimeot = 1\n', 'config.toml:7: unknown key "timeot" in [mount]: did you mean "timeout"?'),
+    ("[stripes]\nsize = true\n", 'config.toml:2: size in [stripes]: true is not a size: write it like "8MiB", "500GiB" or 4096'),
+    ("[stripes]\nsize = -4096\n", 'config.toml:2: size in [stripes]: -4096 is not a size: write it like "8MiB", "500GiB" or 4096'),
+    ('[stripes]\nsize = "8 apples"\n', "config.toml:2: size in [stripes]: '8 apples' is not a size: write it like \"8MiB\", \"500GiB\" or 4096"),
+    ('[stripes]\ncount = "16"\n', "config.toml:2: count in [stripes]: '16' is not a whole number"),
+    ("[metadata]\nttl = -1\n", "config.toml:2: ttl in [metadata]: -1 is not a number of seconds, 0 or more"),
+    ("[metadata]\nttl = inf\n", "config.toml:2: ttl in [metadata]: inf is not a number of seconds, 0 or more"),
+    ('[mount]\nallow_other = "yes"\n', "config.toml:2: allow_other in [mount]: 'yes' is not true or false"),
+    ('[mount]\nlog_level = "loud"\n', "config.toml:2: log_level in [mount]: 'loud' is not one of debug, info, warning, error"),
+    ("[cache]\ndir = 7\n", "config.toml:2: dir in [cache]: 7 is not the path of a directory"),
+    ("cache = 7\n", 'config.toml:1: "cache" is a table: write [cache]'),
+    ('[route]\nsource = "s3://b"\n', 'config.toml:1: "route" is a list of tables: write [[route]]'),
+    ('[[route]]\npath = "/a"\n', 'config.toml:1: this route has no source: add one, like source = "s3://bucket/prefix"'),
+    ("[cache]\n", "config.toml: no route, so nothing to mount: add a [[route]] with a source"),
+    ("[stripes]\nsize = 0\n" + ROUTE, "config.toml:2: the stripe size is zero: take a multiple of 4 KiB, like 8MiB"),
+    ("[stripes]\nsize = 5000\n" + ROUTE, "config.toml:2: a stripe size of 5000 bytes is not a multiple of 4 KiB: take one, like 8MiB"),
+    ('[stripes]\nmemory = "4MiB"\n' + ROUTE, "config.toml:2: a stripe of 8 MiB is larger than the memory budget of 4 MiB: raise memory or take smaller stripes"),
+    ('[stripes]\nmemory = "64KiB"\n' + ROUTE, "config.toml:2: a memory budget of 64 KiB is too small: give it 1 MiB or more; 1GiB serves well"),
+    ("[stripes]\ncount = 0\n" + ROUTE, "config.toml:2: a stripe count of 0 would fetch nothing: take 1 or more, or -1 to adapt to the origin"),
+    ("[stripes]\ncount = -2\n" + ROUTE, "config.toml:2: a stripe count of -2 would fetch nothing: take 1 or more, or -1 to adapt to the origin"),
+    ('[cache]\nsize = "1MiB"\n' + ROUTE, "config.toml:2: a cache of 1 MiB cannot hold one stripe of 8 MiB: give it room for the files you resume from"),
+    ("[mount]\ntimeout = 0\n" + ROUTE, "config.toml:2: a timeout of 0 seconds fails every read: take 300, or what your job can wait"),
+    ('[[route]]\npath = "a"\nsource = "s3://b"\n', "config.toml:2: 'a' is not a route's path: write it \"/a\""),
+    ('[[route]]\npath = "/a/"\nsource = "s3://b"\n', "config.toml:2: '/a/' is not a route's path: write it \"/a\""),
+    ('[[route]]\npath = "/a/../b"\nsource = "s3://b"\n', "config.toml:2: '/a/../b' is not a route's path: write it \"/b\""),
+    ('[[route]]\npath = "//"\nsource = "s3://b"\n', "config.toml:2: '//' is not a route's path: write it \"/\""),
+    ('[[route]]\npath = "' + "/" + "x" * 256 + '"\nsource = "s3://b"\n', "config.toml:2: this route's path cannot be a path: a name has up to 255 bytes and no NUL"),
+    ('[[route]]\npath = "/a\\u0000"\nsource = "s3://b"\n', "config.toml:2: this route's path cannot be a path: a name has up to 255 bytes and no NUL"),
+    ('[[route]]\npath = "/a"\nsource = "s3://b"\n' * 2, 'config.toml:5: two routes have the path "/a": give each its own'),
+    ('[[route]]\npath = "/a"\nsource = "s3://b"\n[[route]]\npath = "/a/b"\nsource = "s3://c"\n', 'config.toml:5: the route "/a/b" lies inside the route "/a": give them paths side by side'),
+    ('[[route]]\npath = "/a/b"\nsource = "s3://b"\n[[route]]\npath = "/a"\nsource = "s3://c"\n', 'config.toml:5: the route "/a/b" lies inside the route "/a": give them paths side by side'),
+    ('[[route]]\npath = "/a"\nsource = "s3://b"\n' + ROUTE, 'config.toml:5: the route "/a" lies inside the route "/": give them paths side by side'),
+    ('[[route]]\nsource = "bucket/prefix"\n', "config.toml:2: 'bucket/prefix' is no URL: write it like s3://bucket/prefix or file:///directory"),
+    ('[[route]]\nsource = "flie://b"\n', "config.toml:2: unknown scheme flie://: did you mean file://?"),
+    ('[[route]]\nsource = "dav://b"\n', "config.toml:2: unknown scheme dav://: known are file://, s3://"),
+    (ROUTE + 'endpoint = "127.0.0.1:80"\n', "config.toml:3: '127.0.0.1:80' is no URL: write it like s3://bucket/prefix or file:///directory"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES, ids=[message[:60] for _, message in BAD_FILES])
+def test_a_bad_file_gets_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    write(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        load("config.toml", {}, environ={}, schemes=("s3", "file"))
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[cache\n", 1),
+        ("[cache]\ndir = /nvme\n", 2),
+        ('[cache]\ndir = "a"\ndir = "b"\n', 3),
+        ('\n[cache]\ndir = """a\n\n', 4),
+        ("dir = [", 1),
+    ],
+)
+def test_what_is_not_toml_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    """The words are the parser's, and differ between versions of Python."""
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        load(file, {}, environ={})
+    assert str(refused.value).startswith(f"{file}:{line}: not TOML: ")
+
+
+BAD_FLAGS: list[tuple[dict[str, Any], str]] = [
+    ({"stripe_sise": 4}, 'unknown option "stripe_sise": did you mean stripe_size?'),
+    ({"stripe_size": "0"}, "stripe_size: the stripe size is zero: take a multiple of 4 KiB, like 8MiB"),
+    ({"stripe_size": True}, "stripe_size needs a value: write stripe_size=..."),
+    ({"stripe_count": "many"}, "stripe_count: 'many' is not a whole number"),
+    ({"ttl": "soon"}, "ttl: 'soon' is not a number of seconds, 0 or more"),
+    ({"ttl": "nan"}, "ttl: nan is not a number of seconds, 0 or more"),
+    ({"allow_other": "perhaps"}, "allow_other: 'perhaps' is not true or false"),
+    ({"cache_dir": ""}, "cache_dir: '' is not the path of a directory"),
+    ({"memory": "4MiB", "stripe_size": "8MiB"}, "stripe_size: a stripe of 8 MiB is larger than the memory budget of 4 MiB: raise memory or take smaller stripes"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), BAD_FLAGS)
+def test_a_bad_flag_gets_one_line(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(URL, flags, environ={})
+    assert str(refused.value) == message
+
+
+def test_a_mistyped_variable_is_named_and_others_pass() -> None:
+    with pytest.raises(ConfigError, match="unknown environment variable FUSESTRIPE_STRIPE_SISE: did you mean FUSES"):
+        load(URL, {}, environ={"FUSESTRIPE_STRIPE_SISE": "4MiB"})
+    # As Kubernetes sets them for a service named fusestripe, and our own.
+    passing = ("FUSESTRIPE_PORT", "FUSESTRIPE_SERVICE_HOST", "FUSESTRIPE_PORT_80_TCP_ADDR", "FUSESTRIPE_DEBUG")
+    assert load(URL, {}, environ=dict.fromkeys(passing, "x")) == load(URL, {}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nothing.toml", "nothing.toml: no such file or directory: give a URL like s3://"),
+        ("no-url", "SOURCE: 'no-url' is no URL: write it like s3://"),
+        ("s4://bucket", "SOURCE: unknown scheme s4://: known are s3://"),
+    ],
+)
+def test_a_bad_source_gets_one_line(source: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(source, {}, environ={}, schemes=("s3",))
+    assert str(refused.value).startswith(message)
+
+
+def test_two_files_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, WHOLE)
+    with pytest.raises(ConfigError, match="two TOML files"):
+        load(file, {}, config=file, environ={})
+
+
+def test_what_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_bytes(b"a = '\xff'")
+    with pytest.raises(ConfigError, match="not TOML: write it in UTF-8"):
+        load(str(tmp_path / "c.toml"), {}, environ={})
+
+
+SECRETS = [
+    "s3://key:hunter2@bucket",
+    "s3://:hunter2@bucket/x",
+    "s3://key:hunt/er2@bucket",
+    "http://h/x?sig=hunter2",
+    "https://h/x?a=1&X-Amz-Signature=hunter2",
+    "https://[broken:hunter2@h/",
+]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_a_secret_in_a_url_is_refused_and_not_printed(tmp_path: Path, url: str) -> None:
+    (tmp_path / "source.toml").write_text(f'[[route]]\nsource = "{url}"\n')
+    (tmp_path / "endpoint.toml").write_text(f'[[route]]\nsource = "s3://b"\nendpoint = "{url}"\n')
+    for source in (url, str(tmp_path / "source.toml"), str(tmp_path / "endpoint.toml")):
+        with pytest.raises(ConfigError, match="password or token") as refused:
+            load(source, {}, environ={}, schemes=("s3", "http", "https"))
+        assert "hunt" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:8080/a@b", "s3://bucket/a:b@c", "hdfs://user@host:8020/x", "http://[::1]:80/x@y", "s3://b/x?y"],
+)
+def test_a_url_that_only_looks_like_it_is_taken(url: str) -> None:
+    assert load(url, {}, environ={}).routes[0].source == url
+
+
+names = st.text(string.ascii_lowercase, min_size=1, max_size=2)
+paths = st.lists(names, max_size=3).map(lambda parts: "/" + "/".join(parts))
+
+
+@given(st.lists(paths, min_size=1, max_size=4))
+def test_routes_are_taken_just_when_none_is_inside_another(tmp_path_factory: Any, routes: list[str]) -> None:
+    file = write(
+        tmp_path_factory.getbasetemp(), "".join(f'[[route]]\npath = "{p}"\nsource = "s3://b"\n' for p in routes)
+    )
+    parts = [[part for part in path.split("/") if part] for path in routes]
+    clash = any(
+        parts[i] == parts[j][: len(parts[i])] for i in range(len(parts)) for j in range(len(parts)) if i != j
+    )
+    if clash:
+        with pytest.raises(ConfigError):
+            load(file, {}, environ={})
+    else:
+        assert [route.path for route in load(file, {}, environ={}).routes] == routes
+
+
+@given(st.lists(st.sampled_from(["", "# c", 'x = """', "y", '"""', "[t]", "k = [", "1,", "]", "[[r]]", "z = 1"])))
+def test_the_line_of_a_key_is_where_its_statement_begins(tmp_path_factory: Any, lines: list[str]) -> None:
+    """What comes behind lines that make a document of their own stands on the lines behind them."""
+    text = "".join(line + "\n" for line in lines)
+    directory = tmp_path_factory.getbasetemp()
+    try:
+        read(write(directory, text))
+    except ConfigError:
+        return
+    document = read(write(directory, text + "[last]\nkey = 1\n"))
+    assert document.where("last") == f"{document.name}:{len(lines) + 1}"
+    assert document.where("last", "key") == f"{document.name}:{len(lines) + 2}"
+
+
+@given(st.dictionaries(st.text(string.ascii_lowercase + "_", min_size=1), st.text(string.printable)))
+def test_options_are_read_back(options: dict[str, str]) -> None:
+    text = ",".join(f"{name}={value.strip()}".replace(",", "\\,") for name, value in options.items())
+    expected = {name: value.strip() for name, value in options.items()}
+    if not any(value.endswith("\\") or "\\," in value for value in expected.values()):
+        assert parse_options(text) == expected
+
+
+def test_an_option_alone_is_a_switch() -> None:
+    assert parse_options("allow_other,ttl=5,,") == {"allow_other": True, "ttl": "5"}
+    assert load(URL, parse_options("allow_other"), environ={}).mount.allow_other is True
+
+
+def test_a_document_is_read_with_its_lines(tmp_path: Path) -> None:
+    document = read(write(tmp_path, WHOLE))
+    place = os.path.join(tmp_path, "config.toml")
+    assert document.where("stripes", "count") == f"{place}:9"
+    assert document.where("route", 1) == f"{place}:25"
+    assert document.where("route", 1, "region") == f"{place}:29"

@@ -1,0 +1,171 @@
+"""What /proc/self/mountinfo says, and what a mountpoint must be. Real mounts are in tests/mount."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusestripe.errors import MountError
+from fusestripe.kernel import mounting
+from fusestripe.kernel.mounting import FSTYPE, Mount, check_fuse, parse_mountinfo, prepare
+
+SAMPLE = r"""22 27 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw
+27 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw,errors=remount-ro
+36 27 0:40 / /mnt/a\040b\011c\134 ro,nodev shared:2 master:3 - fuse.fusestripe s3://b/a\040b ro,user_id=1000
+37 27 0:41 / /mnt/b ro,nosuid,nodev - fuse.fusestripe s3://b ro,user_id=0,group_id=0,allow_other
+38 37 0:42 / /mnt/b rw - tmpfs none rw
+not a line of it
+"""
+
+
+def test_a_sample_of_mountinfo() -> None:
+    found = list(parse_mountinfo(SAMPLE))
+    assert [mount.mountpoint for mount in found] == ["/sys", "/", "/mnt/a b\tc\\", "/mnt/b", "/mnt/b"]
+    assert [mount.owner for mount in found] == [None, None, 1000, 0, None]
+    first = found[2]
+    assert (first.fstype, first.source, first.device) == (FSTYPE, "s3://b/a b", "0:40")
+    assert "ro" in first.options
+
+
+# The kernel escapes these four (fs/proc_namespace.c, mangle); other bytes come as they are.
+ESCAPED = {" ": "\\040", "\t": "\\011", "\n": "\\012", "\\": "\\134"}
+
+
+letters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+
+
+@given(st.lists(st.text(letters, max_size=20), max_size=5))
+def test_any_name_is_read_back(names: list[str]) -> None:
+    lines = []
+    for name in names:
+        escaped = "".join(ESCAPED.get(letter, letter) for letter in name)
+        lines.append(f"1 0 0:1 / /{escaped} rw - {FSTYPE} {escaped} rw,user_id=7")
+    found = [(mount.mountpoint, mount.source, mount.owner) for mount in parse_mountinfo("\n".join(lines))]
+    assert found == [(f"/{name}", name, 7) for name in names]
+
+
+def test_bytes_that_are_no_utf8_are_read_back() -> None:
+    line = os.fsdecode(b"1 0 0:1 / /\xff\\040x rw - tmpfs none rw")
+    assert [os.fsencode(mount.mountpoint) for mount in parse_mountinfo(line)] == [b"/\xff x"]
+
+
+def mounted(monkeypatch: pytest.MonkeyPatch, *found: Mount) -> None:
+    monkeypatch.setattr(mounting, "mounts", lambda: list(found))
+
+
+def test_the_mount_on_top_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch, *parse_mountinfo(SAMPLE))
+    top = mounting.find_mount("/mnt/b")
+    assert top is not None
+    assert top.fstype == "tmpfs"
+    assert mounting.find_mount("/mnt") is None
+
+
+def test_only_mounts_of_this_user_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch, *parse_mountinfo(SAMPLE))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert [mount.mountpoint for mount in mounting.our_mounts()] == ["/mnt/a b\tc\\"]
+
+
+def test_a_path_is_found_in_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Mount("/mnt/a", FSTYPE, "s", "0:1", ())
+    mounted(monkeypatch, Mount("/", "ext4", "d", "8:1", ()), one, Mount("/mnt/a/t", "tmpfs", "t", "0:2", ()))
+    assert mounting.mount_above("/mnt/a/x/y") == (one, "x/y")
+    assert mounting.mount_above("/mnt/a/") == (one, "")
+    assert mounting.mount_above("/mnt/a/x/../z") == (one, "z")
+    assert mounting.mount_above("/mnt/ab") is None
+    assert mounting.mount_above("/mnt/a/t/x") is None
+
+
+def test_an_empty_directory_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "link").symlink_to("m")
+    monkeypatch.chdir(tmp_path)
+    assert prepare("link") == str(tmp_path / "m")
+
+
+def test_what_is_no_mountpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, message in (
+        (tmp_path / "no", f"{tmp_path}/no does not exist: mkdir -p {tmp_path}/no"),
+        (tmp_path / "file", f"{tmp_path}/file is not a directory: mount on an empty directory"),
+        (tmp_path / "file" / "x", f"{tmp_path}/file/x is not a directory: mount on an empty directory"),
+        (tmp_path, f"{tmp_path} is not empty: mount on an empty directory"),
+    ):
+        with pytest.raises(MountError) as refused:
+            prepare(str(path))
+        assert str(refused.value) == message
+
+
+def test_a_mountpoint_out_of_reach_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(MountError, match="cannot be reached: permission denied"):
+        prepare(str(tmp_path))
+
+
+def test_without_the_device_there_is_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounting, "_FUSE_DEVICE", str(tmp_path / "fuse"))
+    with pytest.raises(MountError, match="fuse is missing: modprobe fuse; in a container add --dev"):
+        check_fuse(allow_other=False)
+
+
+class TestUser:
+    """One who is not root."""
+
+    @pytest.fixture(autouse=True)
+    def user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "fuse").touch()
+        monkeypatch.setattr(mounting, "_FUSE_DEVICE", str(tmp_path / "fuse"))
+        monkeypatch.setattr(mounting, "_FUSE_CONF", str(tmp_path / "fuse.conf"))
+        monkeypatch.setattr(mounting, "has_sys_admin", lambda: False)
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "fusermount3").touch(mode=0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def test_may_mount_with_fusermount(self) -> None:
+        check_fuse(allow_other=False)
+
+    def test_may_not_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "/nowhere")
+        with pytest.raises(MountError, match=r"^fusermount3 is missing: install fuse3"):
+            check_fuse(allow_other=False)
+
+    def test_may_not_open_the_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        with pytest.raises(MountError, match="this user may not open"):
+            check_fuse(allow_other=False)
+
+    @pytest.mark.parametrize(
+        ("conf", "allowed"),
+        [("user_allow_other\n", True), ("#user_allow_other", False), ("", False), (" user_allow_other #", True)],
+    )
+    def test_lets_others_in_where_the_machine_says_so(self, tmp_path: Path, conf: str, allowed: bool) -> None:
+        (tmp_path / "fuse.conf").write_text(conf)
+        if allowed:
+            check_fuse(allow_other=True)
+        else:
+            with pytest.raises(MountError, match="does not say user_allow_other"):
+                check_fuse(allow_other=True)
+
+
+def test_root_without_the_right_to_mount_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounting, "_FUSE_DEVICE", "/dev/null")
+    monkeypatch.setattr(mounting, "has_sys_admin", lambda: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(MountError, match="CAP_SYS_ADMIN is missing"):
+        check_fuse(allow_other=False)
+
+
+def test_anothers_mount_is_not_unmounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch, Mount("/mnt/a", FSTYPE, "s", "0:1", ("user_id=1001",)))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(MountError, match="/mnt/a belongs to user 1001"):
+        mounting.unmount("/mnt/a")
