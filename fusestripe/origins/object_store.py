@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["expressible", "failure_of", "read_object", "status_in"]
 
-CHUNK = 256 * 1024
+CHUNK = 64 * 1024
 """Least bytes between two calls of ``progress``: a reader waits for its own bytes, not for the stripe."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
