@@ -145,7 +145,7 @@ class TestUser:
 
     @pytest.mark.parametrize(
         ("conf", "allowed"),
-        [("user_allow_other\n", True), ("#user_allow_other", False), ("", False), (" user_allow_other #", True)],
+        [("user_allow_other", True), ("#user_allow_other", False), ("", False), (" user_allow_other#", True)],
     )
     def test_lets_others_in_where_the_machine_says_so(self, tmp_path: Path, conf: str, allowed: bool) -> None:
         (tmp_path / "fuse.conf").write_text(conf)
