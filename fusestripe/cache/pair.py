@@ -216,6 +216,8 @@ class FilePair:
         return self._open(kind, os.O_RDWR)
 
     def _open(self, suffix: str, flags: int) -> int:
+        if self._retired:  # a descriptor opened now would keep deleted files on the disk
+            raise Replaced
         fd = self._directory.open(self._name, suffix, flags)
         try:
             self._compare(suffix, os.fstat(fd))

@@ -79,3 +79,25 @@ def file_of(directory: Path, what: Sample, suffix: str) -> Path:
     """Where the format puts a file of the object."""
     key = what.version.key
     return directory / "objects" / key[:2] / f"{key}-{what.stripe_size}{suffix}"
+
+
+def full_store(directory: Path, *, of: int = 4) -> CacheStore:
+    """A store that has room for ``of`` files of four stripes, and holds as many: file-0 is the oldest."""
+    store = open_store(directory, size=of * 4 * STRIPE)
+    for number in range(of):
+        fill(store, sample(f"file-{number}", 4 * STRIPE))
+    return store
+
+
+def present_files(store: CacheStore, count: int = 6) -> list[int]:
+    found = []
+    for number in range(count):
+        obj = store.acquire(sample(f"file-{number}", 4 * STRIPE).version)
+        if obj.present_bytes:
+            found.append(number)
+        store.release(obj)
+    return found
+
+
+def disk_use(directory: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*.data"))
