@@ -17,8 +17,4 @@ def __getattr__(name: str) -> Any:
     """What the API offers is imported when it is first asked for, so that the daemon stays small."""
     if name not in ("mount", "prefetch"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    api = importlib.import_module("fusestripe.api")
-    # Both at once: importing the API also imports the module of the same name as its prefetch(), which
-    # makes itself an attribute here.
-    globals().update(mount=api.mount, prefetch=api.prefetch)
-    return globals()[name]
+    return getattr(importlib.import_module("fusestripe.api"), name)

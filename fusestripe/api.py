@@ -16,7 +16,7 @@ from fusestripe.kernel import mounting
 from fusestripe.launch import launch, stop
 from fusestripe.offline import prefetch_urls
 from fusestripe.origins.registry import FACTORIES
-from fusestripe.prefetch import Report
+from fusestripe.prefetcher import Report
 from fusestripe.telemetry.control import request, socket_path
 
 __all__ = ["Report", "bring", "mount", "prefetch"]

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
 
 import pyfuse3
 import trio
@@ -75,15 +76,17 @@ async def _live(order: Order, engine: Engine) -> None:
         pyfuse3.init(operations, order.mountpoint, _mount_options(order))
     except RuntimeError as error:
         raise MountError(f"{order.mountpoint} cannot be mounted: {error}", mend="fusestripe doctor") from None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_at_signal, nursery.cancel_scope)
-            await nursery.start(serve, socket_path(order.mountpoint), answers.handlers())
-            nursery.start_soon(_announce, order, answers)
-            await pyfuse3.main(max_tasks=MAX_TASKS)
-            nursery.cancel_scope.cancel()
-    finally:
-        pyfuse3.close(unmount=True)
+    # Until the mount is gone: a second signal must not kill what the first has told to unmount.
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_end_at, signals, nursery.cancel_scope)
+                await nursery.start(serve, socket_path(order.mountpoint), answers.handlers())
+                nursery.start_soon(_announce, order, answers)
+                await pyfuse3.main(max_tasks=MAX_TASKS)
+                nursery.cancel_scope.cancel()
+        finally:
+            pyfuse3.close(unmount=True)
 
 
 def _mount_options(order: Order) -> set[str]:
@@ -105,12 +108,10 @@ async def _announce(order: Order, answers: Answers) -> None:
     report(order.ready_fd)
 
 
-async def _end_at_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        async for number in signals:
-            log.info("%s: ending", signal.Signals(number).name)
-            scope.cancel()
-            return
+async def _end_at(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for number in signals:
+        log.info("%s: ending", signal.Signals(number).name)
+        scope.cancel()
 
 
 if __name__ == "__main__":

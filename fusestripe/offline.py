@@ -10,7 +10,7 @@ import trio
 from fusestripe.config import Settings
 from fusestripe.engine import Engine, connect, open_cache
 from fusestripe.errors import FusestripeError
-from fusestripe.prefetch import Report, prefetch
+from fusestripe.prefetcher import Report, prefetch
 
 __all__ = ["prefetch_urls"]
 

@@ -9,7 +9,7 @@ import xxhash
 
 from fusestripe.errors import ConfigError
 
-__all__ = ["ObjectVersion", "format_size", "parse_size"]
+__all__ = ["ObjectVersion", "format_size", "join_url", "parse_size"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -44,6 +44,12 @@ def format_size(size: float) -> str:
     return f"{size:.1f}".removesuffix(".0") + f" {units[power]}"
 
 
+def join_url(url: str, path: str) -> str:
+    """``path`` below what ``url`` shows, for people; what follows a "?" stays at the end."""
+    where, mark, query = url.partition("?")
+    return f"{where.rstrip('/')}/{path}{mark}{query}" if path else url
+
+
 class ObjectVersion(msgspec.Struct, frozen=True, order=True):
     """One immutable content of one origin path.
 
@@ -59,8 +65,7 @@ class ObjectVersion(msgspec.Struct, frozen=True, order=True):
     tag: str
 
     def __str__(self) -> str:
-        where, query, rest = self.origin.partition("?")
-        return f"{where.rstrip('/')}/{self.path}{query}{rest}"
+        return join_url(self.origin, self.path)
 
     @property
     def key(self) -> str:

@@ -23,7 +23,7 @@ from fusestripe.commands.options import (
     setting_options,
 )
 from fusestripe.commands.status import format_duration
-from fusestripe.prefetch import Report
+from fusestripe.prefetcher import Report
 from fusestripe.units import format_size
 
 __all__ = ["Bars", "JsonLines", "Lines", "prefetch"]

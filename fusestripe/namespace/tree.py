@@ -23,7 +23,7 @@ from fusestripe.namespace.routes import Place, RouteTable
 from fusestripe.namespace.walks import STEPS, WALK_PAGES, common_parent, directories_of
 from fusestripe.origins.base import Entry, Origin
 from fusestripe.origins.retry import retried
-from fusestripe.units import ObjectVersion
+from fusestripe.units import ObjectVersion, join_url
 
 __all__ = ["Absent", "Found", "Listing", "Tree"]
 
@@ -111,7 +111,7 @@ class Tree:
             single = await self._stat_flights.join(path, partial(self._stat, place, path))
             known = _answer(single, path)
         if isinstance(known, Absent):
-            raise NotFound(f"/{path} does not exist")
+            raise NotFound(f"{join_url(place.origin.url, place.path)} does not exist")
         return known
 
     async def stat(self, path: str) -> Found:

@@ -9,7 +9,7 @@ from typing import Any
 
 import fusestripe
 from fusestripe.engine import Engine
-from fusestripe.prefetch import prefetch
+from fusestripe.prefetcher import prefetch
 from fusestripe.telemetry.control import Handler, Send
 from fusestripe.telemetry.status import (
     CacheStatus,

@@ -24,7 +24,7 @@ from fusestripe.commands.options import read_flags
 from fusestripe.commands.prefetch import Bars, Lines
 from fusestripe.commands.status import format_duration, render
 from fusestripe.config import load
-from fusestripe.prefetch import Report
+from fusestripe.prefetcher import Report
 from fusestripe.telemetry.status import (
     CacheStatus,
     Feature,

@@ -21,7 +21,7 @@ ROWS = (
     "peers",
     "namespace",
     "reader",
-    "prefetch",
+    "prefetcher",
     "kernel",
     "engine",
     "telemetry",
