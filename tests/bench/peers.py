@@ -1,23 +1,22 @@
-"""Mounts to compare: ours and others', each mounted by its own command as its user would."""
+"""Mounts to compare: ours and others', each with its own cache, and taken away whatever happens."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 from typing_extensions import Self
 
-from fusestripe.telemetry.control import daemon_pid, socket_path
 from tests.bench.lab import BUCKET
+from tests.support.mounted import Mounted, mounted
 from tests.support.seaweed import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, find_program
 
 __all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs", "require_others"]
@@ -66,30 +65,35 @@ class Fusestripe(Mount):
 
     name = "fusestripe"
 
-    def __init__(self, endpoint: str, directory: Path, **options: object) -> None:
+    def __init__(self, endpoint: str, directory: Path, **options: Any) -> None:
         super().__init__(endpoint, directory)
-        self._options = {"cache_dir": self.cache, **options}
+        self._options = options
+        self._stack = ExitStack()
+        self._mounted: Mounted | None = None
 
     def mount(self) -> None:
         """Return when the tree answers."""
-        options = ",".join(f"{name}={value}" for name, value in self._options.items())
-        self._run("mount", f"s3://{BUCKET}", str(self.path), "-o", options)
+        self._mounted = self._stack.enter_context(
+            mounted(
+                f"s3://{BUCKET}",
+                self.path,
+                cache_dir=self.cache,
+                environment=aws_environment(self.endpoint),
+                **self._options,
+            )
+        )
 
     def unmount(self) -> None:
         """Return when mount and daemon are gone."""
-        if os.path.ismount(self.path):
-            self._run("unmount", str(self.path))
+        self._stack.close()
 
     def peak_memory(self) -> int:
         """Bytes of memory that the daemon had resident at most (VmHWM, proc_pid_status(5))."""
-        pid = daemon_pid(socket_path(str(self.path.resolve())))
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        assert self._mounted is not None
+        for line in Path(f"/proc/{self._mounted.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-        raise RuntimeError(f"no VmHWM in the status of process {pid}")
-
-    def _run(self, *arguments: str) -> None:
-        _checked([sys.executable, "-m", "fusestripe.cli", *arguments], aws_environment(self.endpoint))
+        raise RuntimeError(f"no VmHWM in the status of process {self._mounted.pid}")
 
 
 class Foreground(Mount):
@@ -205,16 +209,3 @@ def require_others() -> None:
         missing.append("s3fs (apt-get install s3fs)")
     if missing:
         raise click.ClickException(f"not installed: {', '.join(missing)}; or say --without-peers")
-
-
-def _checked(command: list[str], environment: Mapping[str, str]) -> None:
-    done = subprocess.run(
-        command,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command[2:])}: {done.stderr.strip()}")
