@@ -47,7 +47,6 @@ def refuse(
         name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FUSESTRIPE_"))
     }
     clean |= {"HOME": str(mountpoint.parent), "AWS_EC2_METADATA_DISABLED": "true", **(environment or {})}
-    before = {process.pid for process in psutil.process_iter()}
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "fusestripe.cli", "mount", source, str(mountpoint), *options],
