@@ -1,0 +1,24 @@
+#!/bin/bash
+# Everything that is checked, on a fresh Debian or Ubuntu: installs what is needed, then ruff, mypy, all tests.
+# Arguments go to pytest: tests/run.sh tests/unit -k cache
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tests/support/environment.sh
+
+need_fuse_and_python
+need 'command -v s3fs' s3fs
+need 'command -v rsync' rsync
+need 'command -v getfattr' attr
+need 'command -v fuser' psmisc
+need 'command -v setpriv' util-linux
+install_needed
+need_fuse_device
+make_venv test test,torch,bench,lint
+
+say ruff
+ruff check .
+ruff format --check --quiet . || fail "not formatted: ruff format ."
+say mypy
+mypy
+say pytest
+exec python -m pytest "$@"
