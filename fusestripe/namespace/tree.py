@@ -12,12 +12,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 import trio
 
 from fusestripe.errors import NotFound
+from fusestripe.namespace.answers import Answers
 from fusestripe.namespace.flights import Flights
 from fusestripe.namespace.routes import Place, RouteTable
 from fusestripe.namespace.walks import STEPS, WALK_PAGES, common_parent, directories_of
@@ -26,9 +26,6 @@ from fusestripe.origins.retry import retried
 from fusestripe.units import ObjectVersion, join_url
 
 __all__ = ["Absent", "Found", "Listing", "Tree"]
-
-# Listings and single answers kept before those past their time are thrown out.
-KEPT = 4096
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -76,8 +73,8 @@ class Tree:
         self._negative_ttl = min(negative_ttl, ttl)
         self._timeout = timeout
         self._limiter = trio.CapacityLimiter(16)
-        self._listings: dict[str, Listing] = {}
-        self._singles: dict[str, _Single] = {}
+        self._listings: Answers[Listing] = Answers()
+        self._singles: Answers[_Single] = Answers()
         self._listing_flights: Flights[Listing] = Flights(nursery)
         self._stat_flights: Flights[_Single] = Flights(nursery)
         self._tree_flights: Flights[bool] = Flights(nursery)
@@ -105,7 +102,7 @@ class Tree:
                 raise NotFound(f"no route leads to /{path}")
             return Found(path, Entry(name=name, is_dir=True), math.inf)
         known = self.known(path)
-        if known is None and self._listed(directory) is None:
+        if known is None and self._listings.get(directory) is None:
             known = _look(await self._list(directory, whole=False), path, self._negative_ttl)
         if known is None:
             single = await self._stat_flights.join(path, partial(self._stat, place, path))
@@ -127,10 +124,10 @@ class Tree:
             names = self._routes.children(path)
             entries = {name: Entry(name=name, is_dir=True) for name in names}
             return Listing(entries, True, trio.current_time(), math.inf)
-        listing = self._listed(path)
+        listing = self._listings.get(path)
         if listing is None or not listing.complete:
             await self._list_tree_of(path)
-            listing = self._listed(path)
+            listing = self._listings.get(path)
         if listing is None or not listing.complete:
             listing = await self._list(path, whole=True)
         return listing
@@ -139,20 +136,16 @@ class Tree:
         """What can be said of ``path`` without asking; None for nothing."""
         now = trio.current_time()
         single = self._singles.get(path)
-        listing = self._listed(path.rpartition("/")[0])
-        if single is not None and single.expires > now and (listing is None or single.at >= listing.at):
+        listing = self._listings.get(path.rpartition("/")[0])
+        if single is not None and (listing is None or single.at >= listing.at):
             return _answer(single, path)
         answer = _look(listing, path, self._negative_ttl) if listing is not None else None
         return answer if answer is not None and answer.expires > now else None
 
     def forget(self, path: str) -> None:
         """What was known of ``path`` is wrong: ask next time."""
-        self._singles.pop(path, None)
-        self._listings.pop(path.rpartition("/")[0], None)
-
-    def _listed(self, path: str) -> Listing | None:
-        listing = self._listings.get(path)
-        return listing if listing is not None and listing.expires > trio.current_time() else None
+        self._singles.forget(path)
+        self._listings.forget(path.rpartition("/")[0])
 
     async def _list_tree_of(self, path: str) -> None:
         """If ``path`` is one more step of a walk through a store that can, list the whole tree around it."""
@@ -186,7 +179,7 @@ class Tree:
             return False
         for below, entries in directories.items():
             path = "/".join(part for part in (top, below) if part)
-            _keep(self._listings, path, Listing(entries, True, at, at + self._ttl))
+            self._listings.keep(path, Listing(entries, True, at, at + self._ttl))
         return True
 
     async def _list(self, path: str, *, whole: bool) -> Listing:
@@ -199,9 +192,9 @@ class Tree:
         collect = partial(_collect, partial(place.origin.list_dir, place.path), whole)
         entries, complete = await retried(collect, limiter=self._limiter, timeout=self._timeout)
         listing = Listing(entries, complete, at, at + self._ttl)
-        kept = self._listed(path)
+        kept = self._listings.get(path)
         if complete or kept is None or not kept.complete:
-            _keep(self._listings, path, listing)
+            self._listings.keep(path, listing)
         return listing
 
     async def _stat(self, place: Place, path: str) -> _Single:
@@ -212,19 +205,8 @@ class Tree:
             single = _Single(entry, at, at + self._ttl)
         except NotFound:
             single = _Single(None, at, at + self._negative_ttl)
-        _keep(self._singles, path, single)
+        self._singles.keep(path, single)
         return single
-
-
-T = TypeVar("T", Listing, _Single)
-
-
-def _keep(kept: dict[str, T], path: str, answer: T) -> None:
-    if len(kept) >= KEPT:
-        now = trio.current_time()
-        for old in [path for path, other in kept.items() if other.expires <= now]:
-            del kept[old]
-    kept[path] = answer
 
 
 def _answer(single: _Single, path: str) -> Found | Absent:
