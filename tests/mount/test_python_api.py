@@ -1,0 +1,88 @@
+"""fusestripe from Python: mount for a block, prefetch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import fusestripe
+from fusestripe.errors import ConfigError, MountError
+from fusestripe.kernel.mounting import find_mount
+from tests.support.mounted_store import KIB, MIB, MountedStore, content
+
+
+@pytest.fixture
+def aws(store: MountedStore, monkeypatch: pytest.MonkeyPatch) -> MountedStore:
+    """The store, with its credentials in the environment, as a notebook would have them."""
+    for name, value in store.proxy.environment.items():
+        monkeypatch.setenv(name, value)
+    return store
+
+
+def test_mount_for_a_block(aws: MountedStore, tmp_path: Path) -> None:
+    data = content(300 * KIB)
+    aws.put("run/file", data)
+    point = tmp_path / "mnt"
+    point.mkdir()
+    cache = tmp_path / "cache"
+    with fusestripe.mount(f"s3://{aws.bucket}/run", point, cache_dir=cache, stripe_size="64KiB") as path:
+        assert path == point
+        assert (path / "file").read_bytes() == data
+    assert find_mount(str(point)) is None
+    assert os.listdir(point) == []
+
+
+def test_the_mount_goes_when_the_block_fails(aws: MountedStore, tmp_path: Path) -> None:
+    aws.put("file", b"x")
+    point = tmp_path / "mnt"
+    point.mkdir()
+    with pytest.raises(ZeroDivisionError), fusestripe.mount(f"s3://{aws.bucket}", point, cache_dir=tmp_path):
+        raise ZeroDivisionError
+    assert find_mount(str(point)) is None
+
+
+def test_prefetch_a_url_and_mount_it(aws: MountedStore, tmp_path: Path) -> None:
+    files = {f"run/{number}": content(200 * KIB + number, number) for number in range(4)}
+    for key, data in files.items():
+        aws.put(key, data)
+    url = f"s3://{aws.bucket}/run"
+    cache = tmp_path / "cache"
+    reports = fusestripe.prefetch(url, cache_dir=cache, stripe_size=64 * KIB)
+    assert sorted((report.path, report.state) for report in reports) == [
+        (f"{url}/{number}", "done") for number in range(4)
+    ]
+    point = tmp_path / "mnt"
+    point.mkdir()
+    aws.proxy.reset()
+    with fusestripe.mount(url, point, cache_dir=cache, stripe_size=64 * KIB) as path:
+        for key, data in files.items():
+            assert (path / Path(key).name).read_bytes() == data
+    assert aws.proxy.statistics().count("GET") == 0
+    checked = fusestripe.prefetch(url, check=True, cache_dir=cache, stripe_size=64 * KIB)
+    assert [report.state for report in checked] == ["done"] * 4
+
+
+def test_prefetch_below_a_mount(aws: MountedStore) -> None:
+    data = content(MIB)
+    aws.put("dir/file", data)
+    with aws.mount() as mount:
+        assert [report.state for report in fusestripe.prefetch(mount.path / "dir", check=True)] == ["failed"]
+        (report,) = fusestripe.prefetch(mount.path / "dir")
+        assert (report.path, report.state, report.size) == (str(mount.path / "dir/file"), "done", MIB)
+        aws.proxy.reset()
+        assert (mount.path / "dir/file").read_bytes() == data
+        assert aws.proxy.statistics().count("GET") == 0
+
+
+def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gopher"), fusestripe.mount("gopher://x", tmp_path):
+        pass
+    with (
+        pytest.raises(MountError, match="does not exist"),
+        fusestripe.mount(tmp_path.as_uri(), tmp_path / "none", cache_dir=tmp_path),
+    ):
+        pass
+    with pytest.raises(MountError, match="in no fusestripe mount"):
+        fusestripe.prefetch(tmp_path)
