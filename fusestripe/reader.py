@@ -305,7 +305,11 @@ class Reader:
     async def _acquire(self, version: ObjectVersion) -> CachedObject | None:
         if self._cache is None or version.size == 0:
             return None
-        return await trio.to_thread.run_sync(self._cache.acquire, version, limiter=self._disk)
+        try:
+            return await trio.to_thread.run_sync(self._cache.acquire, version, limiter=self._disk)
+        except CacheError as error:
+            log.warning("%s is read without the cache: %s", version, error)
+            return None
 
     async def _release(self, cached: CachedObject) -> None:
         assert self._cache is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -204,3 +205,16 @@ def test_a_cache_directory_deleted_under_the_daemon(store: MountedStore) -> None
             drop_pages(mount.path / "other")
         assert mount.status()["reads"]["errors"] == 0
         assert all("cache" in line for line in mount.complaints())
+
+
+def test_a_cache_that_another_process_keeps_locked(store: MountedStore) -> None:
+    store.put("file", DATA)
+    with store.mount(complaints=True) as mount:
+        with open(store.directory / "cache" / "locks", "r+b") as locks:
+            fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            assert (mount.path / "file").read_bytes() == DATA
+        (complaint,) = mount.complaints()
+        assert " is read without the cache: another process keeps the cache file" in complaint
+        drop_pages(mount.path / "file")
+        assert (mount.path / "file").read_bytes() == DATA
+        wait_saved(mount, mount.path / "file")
