@@ -16,9 +16,11 @@ from fusestripe.config import Route, Settings
 from fusestripe.errors import FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
+from fusestripe.openfiles import OpenFiles
 from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
 from fusestripe.origins.retry import retried
+from fusestripe.prefetcher import Prefetcher
 from fusestripe.reader import Reader
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
@@ -33,6 +35,8 @@ CHECK_SECONDS = 12.0
 CHECK_AGAIN_SECONDS = 2.0
 # How often memory that nobody has asked for since is given back (seconds).
 TRIM_SECONDS = 10.0
+# Threads that read and write the cache: more keep no NVMe busier.
+DISK_THREADS = 8
 
 
 class Engine:
@@ -46,13 +50,25 @@ class Engine:
         self.pool = BufferPool(settings.stripes.memory, settings.stripes.size)
         self.stripes = ResidentStripes(self.pool, services)
         self.fetcher = Fetcher(threads=self.pool.buffers, timeout=settings.mount.timeout)
+        disk = trio.CapacityLimiter(DISK_THREADS)
+        count = stripes_in_flight(settings.stripes.count)
+        self.files = OpenFiles(cache, disk)
         self.reader = Reader(
             stripes=self.stripes,
             pool=self.pool,
             fetcher=self.fetcher,
-            cache=cache,
+            files=self.files,
+            disk=disk,
             stripe_size=settings.stripes.size,
-            count=stripes_in_flight(settings.stripes.count),
+            count=count,
+        )
+        self.prefetcher = Prefetcher(
+            reader=self.reader,
+            files=self.files,
+            pool=self.pool,
+            disk=disk,
+            stripe_size=settings.stripes.size,
+            count=count,
         )
         self.tree = Tree(
             RouteTable(origins),

@@ -50,7 +50,7 @@ async def _prefetch_urls(
     async with trio.open_nursery() as services:
         engine = Engine(loaded[0], origins, cache, services)
         paths = [f"{number}/{name}".rstrip("/") for number, (_parent, name) in enumerate(parents)]
-        await prefetch(engine.tree, engine.reader, paths, send, check=check)
+        await prefetch(engine.tree, engine.prefetcher, paths, send, check=check)
         services.cancel_scope.cancel()
     engine.close()
     return None

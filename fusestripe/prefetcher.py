@@ -3,21 +3,121 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
 import trio
 
-from fusestripe.errors import FusestripeError
+from fusestripe.errors import CacheError, FusestripeError
 from fusestripe.namespace.tree import Found, Tree
+from fusestripe.openfiles import OpenFile, OpenFiles
+from fusestripe.origins.base import Origin
 from fusestripe.reader import Reader
+from fusestripe.stripes.memory import BufferPool
+from fusestripe.stripes.plan import stripe_count, stripe_length
+from fusestripe.units import ObjectVersion
 
-__all__ = ["Report", "State", "prefetch", "walk"]
+__all__ = ["Prefetcher", "Report", "State", "prefetch", "walk"]
 
 State = Literal["started", "running", "done", "failed"]
 
 # Files at once: enough to hide the round trips of small ones; large ones share the memory budget.
 FILES_AT_ONCE = 8
+# A stripe that was saved and comes back wrong is fetched again so many times.
+ATTEMPTS = 3
+
+
+class Prefetcher:
+    """Brings whole versions into the cache, ``count`` stripes of one at a time, within the pool's memory."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        files: OpenFiles,
+        pool: BufferPool,
+        disk: trio.CapacityLimiter,
+        stripe_size: int,
+        count: int,
+    ) -> None:
+        self._reader = reader
+        self._files = files
+        self._pool = pool
+        self._disk = disk
+        self._stripe_size = stripe_size
+        self._count = count
+
+    async def prefetch(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
+        """Bring all of ``version`` into the cache and read it back from there once.
+
+        ``report`` is told the bytes of each stripe that is there and checked. Raises OriginError where the
+        origin fails, CacheError where the cache has no room or does not keep what was written.
+        """
+        await self._for_each_stripe(origin, version, self._bring, report)
+
+    async def check(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
+        """Read all of ``version`` from the cache. Raises CacheError unless every byte is there and right."""
+        await self._for_each_stripe(origin, version, self._check, report)
+
+    async def _for_each_stripe(
+        self,
+        origin: Origin,
+        version: ObjectVersion,
+        act: Callable[[OpenFile, int], Awaitable[None]],
+        report: Callable[[int], None],
+    ) -> None:
+        file = await self._files.hold(origin, version)
+        slots = trio.Semaphore(self._count)
+        errors: list[Exception] = []
+
+        async def one(index: int, scope: trio.CancelScope) -> None:
+            try:
+                await act(file, index)
+                report(stripe_length(index, version.size, self._stripe_size))
+            except Exception as error:
+                errors.append(error)
+                scope.cancel()
+            finally:
+                slots.release()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for index in range(stripe_count(version.size, self._stripe_size)):
+                    await slots.acquire()
+                    nursery.start_soon(one, index, nursery.cancel_scope)
+        finally:
+            await self._files.let_go(file)
+        if errors:
+            raise errors[0]
+
+    async def _bring(self, file: OpenFile, index: int) -> None:
+        for _attempt in range(ATTEMPTS):
+            if not file.present(index):
+                await self._reader.bring(file, index)
+            if not file.present(index):
+                raise CacheError(
+                    f"{file.version} does not fit into the cache",
+                    mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
+                )
+            if await self._is_right(file, index):
+                return
+        raise CacheError(f"the cache disk does not keep stripe {index} of {file.version}")
+
+    async def _check(self, file: OpenFile, index: int) -> None:
+        if not file.present(index) or not await self._is_right(file, index):
+            raise CacheError(f"{file.version} is not whole in the cache", mend="prefetch it without --check")
+
+    async def _is_right(self, file: OpenFile, index: int) -> bool:
+        """Whether what is read back from the disk has the checksum it was saved with."""
+        assert file.cached is not None
+        length = stripe_length(index, file.version.size, self._stripe_size)
+        buffer = await self._pool.take(length, urgent=False)
+        try:
+            load = partial(file.cached.load, index, buffer.view)
+            return await trio.to_thread.run_sync(load, limiter=self._disk)
+        finally:
+            self._pool.give(buffer)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -58,7 +158,9 @@ async def walk(tree: Tree, path: str) -> AsyncIterator[Found]:
         pending.extend(reversed(below))
 
 
-async def prefetch(tree: Tree, reader: Reader, paths: Sequence[str], send: Send, *, check: bool) -> None:
+async def prefetch(
+    tree: Tree, prefetcher: Prefetcher, paths: Sequence[str], send: Send, *, check: bool
+) -> None:
     """Bring the files at and below ``paths`` into the cache, telling ``send`` how each goes.
 
     With ``check`` nothing is fetched: a file of which not every byte is in the cache and right has failed.
@@ -68,7 +170,7 @@ async def prefetch(tree: Tree, reader: Reader, paths: Sequence[str], send: Send,
 
         async def one(found: Found) -> None:
             async with slots:
-                await _one(tree, reader, found, send, check=check)
+                await _one(tree, prefetcher, found, send, check=check)
 
         for path in paths:
             try:
@@ -78,7 +180,7 @@ async def prefetch(tree: Tree, reader: Reader, paths: Sequence[str], send: Send,
                 await send(Report(path, "failed", error=error.message, mend=error.mend))
 
 
-async def _one(tree: Tree, reader: Reader, found: Found, send: Send, *, check: bool) -> None:
+async def _one(tree: Tree, prefetcher: Prefetcher, found: Found, send: Send, *, check: bool) -> None:
     path, size = found.path, found.entry.size
     await send(Report(path, "started", size))
     place = tree.place(path)
@@ -102,7 +204,7 @@ async def _one(tree: Tree, reader: Reader, found: Found, send: Send, *, check: b
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tell)
-        bring = reader.check if check else reader.prefetch
+        bring = prefetcher.check if check else prefetcher.prefetch
         failure = await _outcome(bring(place.origin, version, report))
         nursery.cancel_scope.cancel()
     if failure is None:

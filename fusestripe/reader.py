@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 
 import msgspec
 import trio
 
-from fusestripe.cache.store import CachedObject, CacheStore
 from fusestripe.errors import CacheError, VersionChanged
+from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
-from fusestripe.stripes.plan import Piece, pieces, stripe_count, stripe_length, take_turns
+from fusestripe.stripes.plan import Piece, pieces, stripe_length, take_turns
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.stripes.resident import ResidentStripes, Stripe
 from fusestripe.units import KIB, ObjectVersion
 
-__all__ = ["FileStatistics", "Handle", "ReadStatistics", "Reader"]
+__all__ = ["Handle", "ReadStatistics", "Reader"]
 
 log = logging.getLogger(__name__)
 
@@ -42,40 +42,12 @@ class ReadStatistics(msgspec.Struct, frozen=True):
     open_files: int
 
 
-class FileStatistics(msgspec.Struct, frozen=True):
-    """An open file: bytes it has, bytes of it in the cache, and what its reads brought from where."""
-
-    name: str
-    size: int
-    present: int
-    from_cache: int
-    from_origin: int
-
-
-class _OpenFile:
-    """A version that at least one handle or running stripe needs. The cache keeps what it holds."""
-
-    def __init__(self, origin: Origin, version: ObjectVersion, cached: CachedObject | None) -> None:
-        self.origin = origin
-        self.version = version
-        self.cached = cached
-        self.users = 0
-        self.patterns: set[AccessPattern] = set()
-        self.in_flight = 0
-        self.changed = False
-        self.from_cache = 0
-        self.from_origin = 0
-
-    def present(self, index: int) -> bool:
-        return self.cached is not None and self.cached.present(index)
-
-
 class Handle:
     """One open of a version: what a reader holds."""
 
     __slots__ = ("file", "pattern")
 
-    def __init__(self, file: _OpenFile, pattern: AccessPattern) -> None:
+    def __init__(self, file: OpenFile, pattern: AccessPattern) -> None:
         self.file = file
         self.pattern = pattern
 
@@ -88,8 +60,8 @@ class Handle:
 class Reader:
     """Serves reads from memory, the cache and the origins, and fetches ahead of them.
 
-    ``count`` stripes of one file are in flight at once at most. ``cache`` may be None: then stripes live in
-    memory only.
+    ``count`` stripes of one file are in flight at once at most; ``disk`` limits the threads that wait for the
+    cache's disk.
     """
 
     def __init__(
@@ -98,24 +70,24 @@ class Reader:
         stripes: ResidentStripes,
         pool: BufferPool,
         fetcher: Fetcher,
-        cache: CacheStore | None,
+        files: OpenFiles,
+        disk: trio.CapacityLimiter,
         stripe_size: int,
         count: int,
     ) -> None:
         self._stripes = stripes
         self._pool = pool
         self._fetcher = fetcher
-        self._cache = cache
+        self._files = files
         self._stripe_size = stripe_size
         self._count = count
-        self._disk = trio.CapacityLimiter(8)
-        self._files: dict[ObjectVersion, _OpenFile] = {}
+        self._disk = disk
         self._active: OrderedDict[ObjectVersion, float] = OrderedDict()
         self._reads = self._bytes = self._errors = 0
 
     async def open(self, origin: Origin, version: ObjectVersion) -> Handle:
         """A handle that reads ``version`` and nothing else. Asks the origin nothing."""
-        file = await self._hold(origin, version)
+        file = await self._files.hold(origin, version)
         pattern = AccessPattern(version.size, max_ahead=2 * self._count * self._stripe_size)
         file.patterns.add(pattern)
         return Handle(file, pattern)
@@ -123,7 +95,7 @@ class Reader:
     async def close(self, handle: Handle) -> None:
         """Let go of the handle; stripes on their way still arrive in the cache."""
         handle.file.patterns.discard(handle.pattern)
-        await self._let_go(handle.file)
+        await self._files.let_go(handle.file)
 
     async def read(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray:
         """The bytes from ``offset`` on, ``length`` of them or what there is before the end of the file.
@@ -163,7 +135,7 @@ class Reader:
             data += await self._slice(file, piece)
         return data
 
-    async def _slice(self, file: _OpenFile, piece: Piece) -> memoryview:
+    async def _slice(self, file: OpenFile, piece: Piece) -> memoryview:
         stripe = self._stripe(file, piece.index)
         view = None
         if stripe.filled >= piece.stop:
@@ -178,7 +150,7 @@ class Reader:
         return view
 
     async def _read_cache_file(
-        self, file: _OpenFile, piece: Piece, offset: int, length: int
+        self, file: OpenFile, piece: Piece, offset: int, length: int
     ) -> bytearray | None:
         cached = file.cached
         if cached is None or not cached.verified(piece.index):
@@ -189,19 +161,19 @@ class Reader:
         read = partial(cached.read, offset, memoryview(data), nowait=False)
         return data if await trio.to_thread.run_sync(read, limiter=self._disk) else None
 
-    def _stripe(self, file: _OpenFile, index: int) -> Stripe:
+    def _stripe(self, file: OpenFile, index: int) -> Stripe:
         key = (file.version, index)
         stripe = self._stripes.find(key)
         if stripe is None:
             stripe = self._begin(file, index, urgent=True)
         return stripe
 
-    def _fetch_ahead(self, file: _OpenFile) -> None:
+    def _fetch_ahead(self, file: OpenFile) -> None:
         """Begin the stripes that the file's readers will want next, as far as their share allows."""
         if file.in_flight < self._count and not file.changed:
             self._begin_ahead(file, islice(self._wanted(file), self._window()))
 
-    def _begin_ahead(self, file: _OpenFile, indexes: Iterable[int]) -> None:
+    def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> None:
         loads = 0
         for index in indexes:
             if file.in_flight >= self._count:
@@ -218,7 +190,7 @@ class Reader:
                 return
             self._count_in(file)
 
-    def _wanted(self, file: _OpenFile) -> Iterator[int]:
+    def _wanted(self, file: OpenFile) -> Iterator[int]:
         return take_turns((walk for pattern in file.patterns for walk in pattern.ahead()), self._stripe_size)
 
     def _window(self) -> int:
@@ -229,22 +201,22 @@ class Reader:
         share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
         return max(1, min(2 * self._count, share))
 
-    def _length(self, file: _OpenFile, index: int) -> int:
+    def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)
 
-    def _begin(self, file: _OpenFile, index: int, *, urgent: bool) -> Stripe:
+    def _begin(self, file: OpenFile, index: int, *, urgent: bool) -> Stripe:
         key = (file.version, index)
         work = partial(self._bring, file)
         stripe = self._stripes.begin(key, self._length(file, index), work, urgent=urgent)
         self._count_in(file)
         return stripe
 
-    def _count_in(self, file: _OpenFile) -> None:
+    def _count_in(self, file: OpenFile) -> None:
         # Before the work's first step, so that the file cannot go in between; _bring counts out.
         file.users += 1
         file.in_flight += 1
 
-    async def _bring(self, file: _OpenFile, stripe: Stripe) -> None:
+    async def _bring(self, file: OpenFile, stripe: Stripe) -> None:
         """The work of one stripe: from the cache if it is there and right, else from the origin and saved."""
         try:
             try:
@@ -259,9 +231,9 @@ class Reader:
             if not loaded:
                 await self._save(file, stripe)
         finally:
-            await self._let_go(file)
+            await self._files.let_go(file)
 
-    async def _load(self, file: _OpenFile, stripe: Stripe) -> bool:
+    async def _load(self, file: OpenFile, stripe: Stripe) -> bool:
         index = stripe.key[1]
         if file.cached is None or not file.cached.present(index):
             return False
@@ -272,7 +244,7 @@ class Reader:
         stripe.complete()
         return True
 
-    async def _save(self, file: _OpenFile, stripe: Stripe) -> None:
+    async def _save(self, file: OpenFile, stripe: Stripe) -> None:
         if file.cached is None:
             return
         save = partial(file.cached.save, stripe.key[1], stripe.view)
@@ -282,131 +254,17 @@ class Reader:
             # The store says it in the log and in its health; the reader has its bytes.
             log.debug("stripe %d of %s is not saved: %s", stripe.key[1], file.version, error)
 
-    async def _hold(self, origin: Origin, version: ObjectVersion) -> _OpenFile:
-        file = self._files.get(version)
-        if file is None:
-            cached = await self._acquire(version)
-            file = self._files.get(version)
-            if file is None:
-                file = self._files[version] = _OpenFile(origin, version, cached)
-            elif cached is not None:
-                await self._release(cached)
-        file.users += 1
-        return file
-
-    async def _let_go(self, file: _OpenFile) -> None:
-        file.users -= 1
-        if file.users == 0:
-            del self._files[file.version]
-            self._active.pop(file.version, None)
-            if file.cached is not None:
-                await self._release(file.cached)
-
-    async def _acquire(self, version: ObjectVersion) -> CachedObject | None:
-        if self._cache is None or version.size == 0:
-            return None
-        try:
-            return await trio.to_thread.run_sync(self._cache.acquire, version, limiter=self._disk)
-        except CacheError as error:
-            log.warning("%s is read without the cache: %s", version, error)
-            return None
-
-    async def _release(self, cached: CachedObject) -> None:
-        assert self._cache is not None
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._cache.release, cached, limiter=self._disk)
-
-    async def prefetch(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
-        """Bring all of ``version`` into the cache and read it back from there once.
-
-        ``report`` is told the bytes of each stripe that is there and checked. Raises OriginError where the
-        origin fails, CacheError where the cache has no room or does not keep what was written.
-        """
-        await self._for_each_stripe(origin, version, self._prefetch_stripe, report)
-
-    async def check(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
-        """Read all of ``version`` from the cache. Raises CacheError unless every byte is there and right."""
-        await self._for_each_stripe(origin, version, self._check_stripe, report)
-
-    async def _for_each_stripe(
-        self,
-        origin: Origin,
-        version: ObjectVersion,
-        act: Callable[[_OpenFile, int], Awaitable[None]],
-        report: Callable[[int], None],
-    ) -> None:
-        file = await self._hold(origin, version)
-        slots = trio.Semaphore(self._count)
-        errors: list[Exception] = []
-
-        async def one(index: int, scope: trio.CancelScope) -> None:
-            try:
-                await act(file, index)
-                report(self._length(file, index))
-            except Exception as error:
-                errors.append(error)
-                scope.cancel()
-            finally:
-                slots.release()
-
-        try:
-            async with trio.open_nursery() as nursery:
-                for index in range(stripe_count(version.size, self._stripe_size)):
-                    await slots.acquire()
-                    nursery.start_soon(one, index, nursery.cancel_scope)
-        finally:
-            await self._let_go(file)
-        if errors:
-            raise errors[0]
-
-    async def _check_stripe(self, file: _OpenFile, index: int) -> None:
-        if not file.present(index) or not await self._check(file, index):
-            raise CacheError(f"{file.version} is not whole in the cache", mend="prefetch it without --check")
-
-    async def _prefetch_stripe(self, file: _OpenFile, index: int) -> None:
-        if file.cached is None:
-            raise CacheError("there is no cache to prefetch into", mend="set --cache-dir")
-        for _attempt in range(3):
-            if not file.cached.present(index):
-                key = (file.version, index)
-                stripe = self._stripes.find(key) or self._begin(file, index, urgent=False)
-                await stripe.settled.wait()
-                if stripe.error is not None:
-                    raise stripe.error
-                self._stripes.release(key)
-            if not file.cached.present(index):
-                raise CacheError(
-                    f"{file.version} does not fit into the cache",
-                    mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
-                )
-            if await self._check(file, index):
-                return
-        raise CacheError(f"the cache disk does not keep stripe {index} of {file.version}")
-
-    async def _check(self, file: _OpenFile, index: int) -> bool:
-        assert file.cached is not None
-        buffer = await self._pool.take(self._length(file, index), urgent=False)
-        try:
-            load = partial(file.cached.load, index, buffer.view)
-            return await trio.to_thread.run_sync(load, limiter=self._disk)
-        finally:
-            self._pool.give(buffer)
+    async def bring(self, file: OpenFile, index: int) -> None:
+        """Return when stripe ``index`` is saved, or could not be. Raises what kept it from coming."""
+        key = (file.version, index)
+        stripe = self._stripes.find(key) or self._begin(file, index, urgent=False)
+        await stripe.settled.wait()
+        if stripe.error is not None:
+            raise stripe.error
+        self._stripes.release(key)
 
     def statistics(self) -> ReadStatistics:
         """What was read so far."""
         return ReadStatistics(
             reads=self._reads, bytes=self._bytes, errors=self._errors, open_files=len(self._files)
         )
-
-    def files(self) -> list[FileStatistics]:
-        """The files that are open now."""
-        return [
-            FileStatistics(
-                name=str(file.version),
-                size=file.version.size,
-                present=0 if file.cached is None else file.cached.present_bytes,
-                from_cache=file.from_cache,
-                from_origin=file.from_origin,
-            )
-            for file in self._files.values()
-        ]

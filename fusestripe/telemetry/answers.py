@@ -48,7 +48,7 @@ class Answers:
         await send(self.status())
 
     async def _prefetch(self, args: Mapping[str, Any], send: Send) -> None:
-        await prefetch(self._engine.tree, self._engine.reader, args["paths"], send, check=args["check"])
+        await prefetch(self._engine.tree, self._engine.prefetcher, args["paths"], send, check=args["check"])
 
     def status(self) -> Status:
         """The state of all parts at this moment."""
@@ -88,6 +88,6 @@ class Answers:
             features=self.features,
             files=tuple(
                 FileStatus(file.name, file.size, file.present, file.from_cache, file.from_origin)
-                for file in self._engine.reader.files()[-FILES_SHOWN:]
+                for file in self._engine.files.statistics()[-FILES_SHOWN:]
             ),
         )

@@ -22,7 +22,7 @@ class MemoryOrigin:
         self.chunk = chunk
         self.asked: Counter[str] = Counter()
         self.ranges: list[tuple[str, int, int]] = []
-        self.gate: Callable[[str, int, int], None] = lambda path, offset, length: None
+        self.gate: Callable[[str, int, int], object] = lambda path, offset, length: None
         self.failures: list[OriginError] = []
         self._tags: Counter[str] = Counter()
         self._lock = threading.Lock()

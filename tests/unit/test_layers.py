@@ -20,6 +20,7 @@ ROWS = (
     "cache",
     "peers",
     "namespace",
+    "openfiles",
     "reader",
     "prefetcher",
     "kernel",

@@ -13,7 +13,9 @@ import trio.testing
 
 from fusestripe.cache.store import CacheStore
 from fusestripe.errors import CacheError, OriginUnavailable, VersionChanged
+from fusestripe.openfiles import OpenFiles
 from fusestripe.origins.base import Progress
+from fusestripe.prefetcher import Prefetcher
 from fusestripe.reader import Handle, Reader
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
@@ -48,13 +50,19 @@ class House:
         )
         self.fetcher = Fetcher(threads=buffers, timeout=timeout)
         self.stripes = ResidentStripes(self.pool, nursery)
+        disk = trio.CapacityLimiter(8)
+        files = OpenFiles(self.cache, disk)
         self.reader = Reader(
             stripes=self.stripes,
             pool=self.pool,
             fetcher=self.fetcher,
-            cache=self.cache,
+            files=files,
+            disk=disk,
             stripe_size=STRIPE,
             count=count,
+        )
+        self.prefetcher = Prefetcher(
+            reader=self.reader, files=files, pool=self.pool, disk=disk, stripe_size=STRIPE, count=count
         )
 
     def version(self, path: str = "file") -> ObjectVersion:
@@ -113,7 +121,7 @@ async def test_what_is_cached_is_not_asked_for_again(nursery: trio.Nursery, tmp_
 async def test_two_readers_of_one_stripe_make_one_request(nursery: trio.Nursery, tmp_path: Path) -> None:
     house = House(nursery, tmp_path)
     go_on = threading.Event()
-    house.origin.gate = lambda *_: go_on.wait(20) and None
+    house.origin.gate = lambda *_: go_on.wait(20)
     one, other = await house.open(), await house.open()
     got: list[bytes] = []
 
@@ -226,20 +234,20 @@ async def test_prefetch_brings_and_checks_every_byte(nursery: trio.Nursery, tmp_
     house = House(nursery, tmp_path)
     seen: list[int] = []
     with pytest.raises(CacheError):
-        await house.reader.check(house.origin, house.version(), seen.append)
+        await house.prefetcher.check(house.origin, house.version(), seen.append)
     seen.clear()
-    await house.reader.prefetch(house.origin, house.version(), seen.append)
+    await house.prefetcher.prefetch(house.origin, house.version(), seen.append)
     assert sum(seen) == len(CONTENT)
     house.origin.ranges.clear()
-    await house.reader.check(house.origin, house.version(), seen.append)
-    await house.reader.prefetch(house.origin, house.version(), seen.append)
+    await house.prefetcher.check(house.origin, house.version(), seen.append)
+    await house.prefetcher.prefetch(house.origin, house.version(), seen.append)
     assert house.origin.ranges == []
 
 
 async def test_prefetch_without_room_says_so(nursery: trio.Nursery, tmp_path: Path) -> None:
     house = House(nursery, tmp_path, cache_size=4 * STRIPE)
     with pytest.raises(CacheError, match="does not fit"):
-        await house.reader.prefetch(house.origin, house.version(), lambda _: None)
+        await house.prefetcher.prefetch(house.origin, house.version(), lambda _: None)
 
 
 async def test_memory_stays_within_its_budget_for_many_files(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -264,7 +272,7 @@ async def test_memory_stays_within_its_budget_for_many_files(nursery: trio.Nurse
 async def test_read_ahead_uses_the_given_number_of_requests(nursery: trio.Nursery, tmp_path: Path) -> None:
     house = House(nursery, tmp_path, count=6)
     go_on = threading.Event()
-    house.origin.gate = lambda *_: go_on.wait(20) and None
+    house.origin.gate = lambda *_: go_on.wait(20)
     handle = await house.open()
     async with trio.open_nursery() as readers:
         readers.start_soon(house.reader.read, handle, 0, 2 * STRIPE)

@@ -1,0 +1,114 @@
+"""The versions that are in use: each held once, however many handles and running stripes need it."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import msgspec
+import trio
+
+from fusestripe.cache.store import CachedObject, CacheStore
+from fusestripe.errors import CacheError
+from fusestripe.origins.base import Origin
+from fusestripe.stripes.readahead import AccessPattern
+from fusestripe.units import ObjectVersion
+
+__all__ = ["FileStatistics", "OpenFile", "OpenFiles"]
+
+log = logging.getLogger(__name__)
+
+
+class FileStatistics(msgspec.Struct, frozen=True):
+    """An open file: bytes it has, bytes of it in the cache, and what its reads brought from where."""
+
+    name: str
+    size: int
+    present: int
+    from_cache: int
+    from_origin: int
+
+
+class OpenFile:
+    """A version that at least one handle or running stripe needs. The cache keeps what it holds.
+
+    ``patterns`` are those of its handles; ``in_flight`` counts its stripes that are on their way; ``changed``
+    is set once the origin has another version, and nothing more is fetched ahead.
+    """
+
+    def __init__(self, origin: Origin, version: ObjectVersion, cached: CachedObject | None) -> None:
+        self.origin = origin
+        self.version = version
+        self.cached = cached
+        self.users = 0
+        self.patterns: set[AccessPattern] = set()
+        self.in_flight = 0
+        self.changed = False
+        self.from_cache = 0
+        self.from_origin = 0
+
+    def present(self, index: int) -> bool:
+        """Whether the cache has stripe ``index``."""
+        return self.cached is not None and self.cached.present(index)
+
+    def statistics(self) -> FileStatistics:
+        """What is there and what was brought."""
+        return FileStatistics(
+            name=str(self.version),
+            size=self.version.size,
+            present=0 if self.cached is None else self.cached.present_bytes,
+            from_cache=self.from_cache,
+            from_origin=self.from_origin,
+        )
+
+
+class OpenFiles:
+    """``cache`` may be None; ``disk`` limits the threads that wait for it."""
+
+    def __init__(self, cache: CacheStore | None, disk: trio.CapacityLimiter) -> None:
+        self._cache = cache
+        self._disk = disk
+        self._files: dict[ObjectVersion, OpenFile] = {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def statistics(self) -> list[FileStatistics]:
+        """Of each open file."""
+        return [file.statistics() for file in self._files.values()]
+
+    async def hold(self, origin: Origin, version: ObjectVersion) -> OpenFile:
+        """The open file of ``version``, for one more user, who will let it go."""
+        file = self._files.get(version)
+        if file is None:
+            cached = await self._acquire(version)
+            file = self._files.get(version)
+            if file is None:
+                file = self._files[version] = OpenFile(origin, version, cached)
+            elif cached is not None:
+                await self._release(cached)
+        file.users += 1
+        return file
+
+    async def let_go(self, file: OpenFile) -> None:
+        """One user less; the last one takes the file along."""
+        file.users -= 1
+        if file.users == 0:
+            del self._files[file.version]
+            if file.cached is not None:
+                await self._release(file.cached)
+
+    async def _acquire(self, version: ObjectVersion) -> CachedObject | None:
+        if self._cache is None or version.size == 0:
+            return None
+        try:
+            return await trio.to_thread.run_sync(self._cache.acquire, version, limiter=self._disk)
+        except CacheError as error:
+            log.warning("%s is read without the cache: %s", version, error)
+            return None
+
+    async def _release(self, cached: CachedObject) -> None:
+        assert self._cache is not None
+        release = partial(self._cache.release, cached)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(release, limiter=self._disk)
