@@ -103,9 +103,7 @@ def mount_above(path: str) -> tuple[Mount, str] | None:
     """The fusestripe mount of this user that ``path`` is in, and the path in its tree ("" is its root)."""
     for candidate in (os.path.abspath(path), os.path.realpath(path)):
         above = [
-            mount
-            for mount in mounts()
-            if (candidate + "/").startswith(mount.mountpoint.rstrip("/") + "/")
+            mount for mount in mounts() if (candidate + "/").startswith(mount.mountpoint.rstrip("/") + "/")
         ]
         nearest = max(above, key=lambda mount: len(mount.mountpoint), default=None)
         if nearest is not None and nearest.fstype == FSTYPE:

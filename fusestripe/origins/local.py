@@ -128,9 +128,7 @@ class LocalOrigin:
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectory(f"{str(version)!a} is a directory")
         if (found.st_size, _tag(found)) != (version.size, version.tag):
-            raise VersionChanged(
-                f"{str(version)!a} has changed since it was opened", mend="open it again"
-            )
+            raise VersionChanged(f"{str(version)!a} has changed since it was opened", mend="open it again")
 
     def _entries(self, path: str, found: Iterator[os.DirEntry[str]]) -> Iterator[Entry]:
         for item in found:

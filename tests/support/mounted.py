@@ -1,4 +1,4 @@
-"""A real mount by a real daemon, for any test: mounted as `fusestripe mount` does it, and always taken away."""
+"""A real mount by a real daemon, for any test: mounted as the command does it, and always taken away."""
 
 from __future__ import annotations
 

@@ -67,7 +67,11 @@ def test_defaults() -> None:
     assert settings.cache.reserve == GIB
     assert (settings.stripes.size, settings.stripes.count, settings.stripes.memory) == (8 * MIB, -1, GIB)
     assert (settings.metadata.ttl, settings.metadata.negative_ttl) == (60, 5)
-    assert (settings.mount.allow_other, settings.mount.timeout, settings.mount.log_level) == (False, 300, "info")
+    assert (settings.mount.allow_other, settings.mount.timeout, settings.mount.log_level) == (
+        False,
+        300,
+        "info",
+    )
     assert settings.routes == (Route("/", URL),)
 
 
@@ -77,7 +81,11 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (settings.cache.size, settings.cache.reserve) == (500 * GIB, 0)
     assert (settings.stripes.size, settings.stripes.count, settings.stripes.memory) == (16 * MIB, 32, 2 * GIB)
     assert (settings.metadata.ttl, settings.metadata.negative_ttl) == (600, 0.5)
-    assert (settings.mount.allow_other, settings.mount.timeout, settings.mount.log_level) == (True, 60, "debug")
+    assert (settings.mount.allow_other, settings.mount.timeout, settings.mount.log_level) == (
+        True,
+        60,
+        "debug",
+    )
     assert settings.routes == (
         Route("/ckpt", "s3://checkpoints"),
         Route("/models/llm", "s3://models/llm", "http://127.0.0.1:8333", "eu-west-1", "ml", True),
@@ -113,7 +121,9 @@ def test_every_setting_can_be_said_everywhere(tmp_path: Path) -> None:
 
 
 def test_flags_stand_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
-    file = write(tmp_path, '[stripes]\nsize = "1MiB"\n[[route]]\nsource = "s3://b"\nendpoint = "http://file"\n')
+    file = write(
+        tmp_path, '[stripes]\nsize = "1MiB"\n[[route]]\nsource = "s3://b"\nendpoint = "http://file"\n'
+    )
     environ = {"FUSESTRIPE_STRIPE_SIZE": "2MiB", "FUSESTRIPE_ENDPOINT": "http://environment"}
     flags = {"stripe_size": "4MiB", "endpoint": "http://flag"}
     cases: list[tuple[dict[str, Any], dict[str, str], int, str]] = [
@@ -133,7 +143,12 @@ def test_a_file_beside_a_url_gives_the_nearest_route_that_shows_it(tmp_path: Pat
         '[[route]]\npath="/a"\nsource="s3://b"\nprofile="outer"\n'
         '[[route]]\npath="/c"\nsource="s3://b/x/"\nprofile="inner"\n',
     )
-    for url, profile in (("s3://b/x/y", "inner"), ("s3://b/xy", "outer"), ("s3://b", "outer"), ("s3://bb", "")):
+    for url, profile in (
+        ("s3://b/x/y", "inner"),
+        ("s3://b/xy", "outer"),
+        ("s3://b", "outer"),
+        ("s3://bb", ""),
+    ):
         routes = load(url, {}, config=file, environ={}).routes
         assert routes == (Route("/", url, profile=profile),)
 
@@ -164,50 +179,143 @@ def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ROUTE = '[[route]]\nsource = "s3://b"\n'
 BAD_FILES = [
-    ('[stripes]\n\nstripe_sise = 4\n', 'config.toml:3: unknown key "stripe_sise" in [stripes]: did you mean "size"?'),
+    (
+        "[stripes]\n\nstripe_sise = 4\n",
+        'config.toml:3: unknown key "stripe_sise" in [stripes]: did you mean "size"?',
+    ),
     ("[stripes]\nmemry = 4\n", 'config.toml:2: unknown key "memry" in [stripes]: did you mean "memory"?'),
-    ("[cache]\nstripe_count = 4\n", 'config.toml:2: unknown key "stripe_count" in [cache]: did you mean "count" in [stripes]?'),
+    (
+        "[cache]\nstripe_count = 4\n",
+        'config.toml:2: unknown key "stripe_count" in [cache]: did you mean "count" in [stripes]?',
+    ),
     ("[cache]\nqqq = 4\n", 'config.toml:2: unknown key "qqq" in [cache]: known are "dir", "size", "reserve"'),
     ("# c\n[stripe]\nsize = 4\n", 'config.toml:2: unknown key "stripe" at the top: did you mean [stripes]?'),
-    ("stripe_size = 4\n", 'config.toml:1: unknown key "stripe_size" at the top: did you mean "size" in [stripes]?'),
+    (
+        "stripe_size = 4\n",
+        'config.toml:1: unknown key "stripe_size" at the top: did you mean "size" in [stripes]?',
+    ),
     ("cache.dirr = 4\n", 'config.toml:1: unknown key "dirr" in [cache]: did you mean "dir"?'),
-    (ROUTE + '\n[[route]]\nsource = "s3://c"\nendpiont = ""\n', 'config.toml:6: unknown key "endpiont" in [route]: did you mean "endpoint"?'),
-    ('[cache]\ndir = """\n[stripes]\nsise = 1\n"""\n[mount]\ntimeot = 1\n', 'config.toml:7: unknown key "timeot" in [mount]: did you mean "timeout"?'),
-    ("[stripes]\nsize = true\n", 'config.toml:2: size in [stripes]: true is not a size: write it like "8MiB", "500GiB" or 4096'),
-    ("[stripes]\nsize = -4096\n", 'config.toml:2: size in [stripes]: -4096 is not a size: write it like "8MiB", "500GiB" or 4096'),
-    ('[stripes]\nsize = "8 apples"\n', "config.toml:2: size in [stripes]: '8 apples' is not a size: write it like \"8MiB\", \"500GiB\" or 4096"),
+    (
+        ROUTE + '\n[[route]]\nsource = "s3://c"\nendpiont = ""\n',
+        'config.toml:6: unknown key "endpiont" in [route]: did you mean "endpoint"?',
+    ),
+    (
+        '[cache]\ndir = """\n[stripes]\nsise = 1\n"""\n[mount]\ntimeot = 1\n',
+        'config.toml:7: unknown key "timeot" in [mount]: did you mean "timeout"?',
+    ),
+    (
+        "[stripes]\nsize = true\n",
+        'config.toml:2: size in [stripes]: true is not a size: write it like "8MiB", "500GiB" or 4096',
+    ),
+    (
+        "[stripes]\nsize = -4096\n",
+        'config.toml:2: size in [stripes]: -4096 is not a size: write it like "8MiB", "500GiB" or 4096',
+    ),
+    (
+        '[stripes]\nsize = "8 apples"\n',
+        'config.toml:2: size in [stripes]: \'8 apples\' is not a size: write it like "8MiB", "500GiB" or 4096',
+    ),
     ('[stripes]\ncount = "16"\n', "config.toml:2: count in [stripes]: '16' is not a whole number"),
     ("[metadata]\nttl = -1\n", "config.toml:2: ttl in [metadata]: -1 is not a number of seconds, 0 or more"),
-    ("[metadata]\nttl = inf\n", "config.toml:2: ttl in [metadata]: inf is not a number of seconds, 0 or more"),
+    (
+        "[metadata]\nttl = inf\n",
+        "config.toml:2: ttl in [metadata]: inf is not a number of seconds, 0 or more",
+    ),
     ('[mount]\nallow_other = "yes"\n', "config.toml:2: allow_other in [mount]: 'yes' is not true or false"),
-    ('[mount]\nlog_level = "loud"\n', "config.toml:2: log_level in [mount]: 'loud' is not one of debug, info, warning, error"),
+    (
+        '[mount]\nlog_level = "loud"\n',
+        "config.toml:2: log_level in [mount]: 'loud' is not one of debug, info, warning, error",
+    ),
     ("[cache]\ndir = 7\n", "config.toml:2: dir in [cache]: 7 is not the path of a directory"),
     ("cache = 7\n", 'config.toml:1: "cache" is a table: write [cache]'),
     ('[route]\nsource = "s3://b"\n', 'config.toml:1: "route" is a list of tables: write [[route]]'),
-    ('[[route]]\npath = "/a"\n', 'config.toml:1: this route has no source: add one, like source = "s3://bucket/prefix"'),
+    (
+        '[[route]]\npath = "/a"\n',
+        'config.toml:1: this route has no source: add one, like source = "s3://bucket/prefix"',
+    ),
     ("[cache]\n", "config.toml: no route, so nothing to mount: add a [[route]] with a source"),
-    ("[stripes]\nsize = 0\n" + ROUTE, "config.toml:2: the stripe size is zero: take a multiple of 4 KiB, like 8MiB"),
-    ("[stripes]\nsize = 5000\n" + ROUTE, "config.toml:2: a stripe size of 5000 bytes is not a multiple of 4 KiB: take one, like 8MiB"),
-    ('[stripes]\nmemory = "4MiB"\n' + ROUTE, "config.toml:2: a stripe of 8 MiB is larger than the memory budget of 4 MiB: raise memory or take smaller stripes"),
-    ('[stripes]\nmemory = "64KiB"\n' + ROUTE, "config.toml:2: a memory budget of 64 KiB is too small: give it 1 MiB or more; 1GiB serves well"),
-    ("[stripes]\ncount = 0\n" + ROUTE, "config.toml:2: a stripe count of 0 would fetch nothing: take 1 or more, or -1 to adapt to the origin"),
-    ("[stripes]\ncount = -2\n" + ROUTE, "config.toml:2: a stripe count of -2 would fetch nothing: take 1 or more, or -1 to adapt to the origin"),
-    ('[cache]\nsize = "1MiB"\n' + ROUTE, "config.toml:2: a cache of 1 MiB cannot hold one stripe of 8 MiB: give it room for the files you resume from"),
-    ("[mount]\ntimeout = 0\n" + ROUTE, "config.toml:2: a timeout of 0 seconds fails every read: take 300, or what your job can wait"),
-    ('[[route]]\npath = "a"\nsource = "s3://b"\n', "config.toml:2: 'a' is not a route's path: write it \"/a\""),
-    ('[[route]]\npath = "/a/"\nsource = "s3://b"\n', "config.toml:2: '/a/' is not a route's path: write it \"/a\""),
-    ('[[route]]\npath = "/a/../b"\nsource = "s3://b"\n', "config.toml:2: '/a/../b' is not a route's path: write it \"/b\""),
-    ('[[route]]\npath = "//"\nsource = "s3://b"\n', "config.toml:2: '//' is not a route's path: write it \"/\""),
-    ('[[route]]\npath = "' + "/" + "x" * 256 + '"\nsource = "s3://b"\n', "config.toml:2: this route's path cannot be a path: a name has up to 255 bytes and no NUL"),
-    ('[[route]]\npath = "/a\\u0000"\nsource = "s3://b"\n', "config.toml:2: this route's path cannot be a path: a name has up to 255 bytes and no NUL"),
-    ('[[route]]\npath = "/a"\nsource = "s3://b"\n' * 2, 'config.toml:5: two routes have the path "/a": give each its own'),
-    ('[[route]]\npath = "/a"\nsource = "s3://b"\n[[route]]\npath = "/a/b"\nsource = "s3://c"\n', 'config.toml:5: the route "/a/b" lies inside the route "/a": give them paths side by side'),
-    ('[[route]]\npath = "/a/b"\nsource = "s3://b"\n[[route]]\npath = "/a"\nsource = "s3://c"\n', 'config.toml:5: the route "/a/b" lies inside the route "/a": give them paths side by side'),
-    ('[[route]]\npath = "/a"\nsource = "s3://b"\n' + ROUTE, 'config.toml:5: the route "/a" lies inside the route "/": give them paths side by side'),
-    ('[[route]]\nsource = "bucket/prefix"\n', "config.toml:2: 'bucket/prefix' is no URL: write it like s3://bucket/prefix or file:///directory"),
+    (
+        "[stripes]\nsize = 0\n" + ROUTE,
+        "config.toml:2: the stripe size is zero: take a multiple of 4 KiB, like 8MiB",
+    ),
+    (
+        "[stripes]\nsize = 5000\n" + ROUTE,
+        "config.toml:2: a stripe size of 5000 bytes is not a multiple of 4 KiB: take one, like 8MiB",
+    ),
+    (
+        '[stripes]\nmemory = "4MiB"\n' + ROUTE,
+        "config.toml:2: a stripe of 8 MiB is larger than the memory budget of 4 MiB: raise memory or take smaller stripes",
+    ),
+    (
+        '[stripes]\nmemory = "64KiB"\n' + ROUTE,
+        "config.toml:2: a memory budget of 64 KiB is too small: give it 1 MiB or more; 1GiB serves well",
+    ),
+    (
+        "[stripes]\ncount = 0\n" + ROUTE,
+        "config.toml:2: a stripe count of 0 would fetch nothing: take 1 or more, or -1 to adapt to the origin",
+    ),
+    (
+        "[stripes]\ncount = -2\n" + ROUTE,
+        "config.toml:2: a stripe count of -2 would fetch nothing: take 1 or more, or -1 to adapt to the origin",
+    ),
+    (
+        '[cache]\nsize = "1MiB"\n' + ROUTE,
+        "config.toml:2: a cache of 1 MiB cannot hold one stripe of 8 MiB: give it room for the files you resume from",
+    ),
+    (
+        "[mount]\ntimeout = 0\n" + ROUTE,
+        "config.toml:2: a timeout of 0 seconds fails every read: take 300, or what your job can wait",
+    ),
+    (
+        '[[route]]\npath = "a"\nsource = "s3://b"\n',
+        "config.toml:2: 'a' is not a route's path: write it \"/a\"",
+    ),
+    (
+        '[[route]]\npath = "/a/"\nsource = "s3://b"\n',
+        "config.toml:2: '/a/' is not a route's path: write it \"/a\"",
+    ),
+    (
+        '[[route]]\npath = "/a/../b"\nsource = "s3://b"\n',
+        "config.toml:2: '/a/../b' is not a route's path: write it \"/b\"",
+    ),
+    (
+        '[[route]]\npath = "//"\nsource = "s3://b"\n',
+        "config.toml:2: '//' is not a route's path: write it \"/\"",
+    ),
+    (
+        '[[route]]\npath = "' + "/" + "x" * 256 + '"\nsource = "s3://b"\n',
+        "config.toml:2: this route's path cannot be a path: a name has up to 255 bytes and no NUL",
+    ),
+    (
+        '[[route]]\npath = "/a\\u0000"\nsource = "s3://b"\n',
+        "config.toml:2: this route's path cannot be a path: a name has up to 255 bytes and no NUL",
+    ),
+    (
+        '[[route]]\npath = "/a"\nsource = "s3://b"\n' * 2,
+        'config.toml:5: two routes have the path "/a": give each its own',
+    ),
+    (
+        '[[route]]\npath = "/a"\nsource = "s3://b"\n[[route]]\npath = "/a/b"\nsource = "s3://c"\n',
+        'config.toml:5: the route "/a/b" lies inside the route "/a": give them paths side by side',
+    ),
+    (
+        '[[route]]\npath = "/a/b"\nsource = "s3://b"\n[[route]]\npath = "/a"\nsource = "s3://c"\n',
+        'config.toml:5: the route "/a/b" lies inside the route "/a": give them paths side by side',
+    ),
+    (
+        '[[route]]\npath = "/a"\nsource = "s3://b"\n' + ROUTE,
+        'config.toml:5: the route "/a" lies inside the route "/": give them paths side by side',
+    ),
+    (
+        '[[route]]\nsource = "bucket/prefix"\n',
+        "config.toml:2: 'bucket/prefix' is no URL: write it like s3://bucket/prefix or file:///directory",
+    ),
     ('[[route]]\nsource = "flie://b"\n', "config.toml:2: unknown scheme flie://: did you mean file://?"),
     ('[[route]]\nsource = "dav://b"\n', "config.toml:2: unknown scheme dav://: known are file://, s3://"),
-    (ROUTE + 'endpoint = "127.0.0.1:80"\n', "config.toml:3: '127.0.0.1:80' is no URL: write it like s3://bucket/prefix or file:///directory"),
+    (
+        ROUTE + 'endpoint = "127.0.0.1:80"\n',
+        "config.toml:3: '127.0.0.1:80' is no URL: write it like s3://bucket/prefix or file:///directory",
+    ),
 ]
 
 
@@ -249,7 +357,10 @@ BAD_FLAGS: list[tuple[dict[str, Any], str]] = [
     ({"ttl": "nan"}, "ttl: nan is not a number of seconds, 0 or more"),
     ({"allow_other": "perhaps"}, "allow_other: 'perhaps' is not true or false"),
     ({"cache_dir": ""}, "cache_dir: '' is not the path of a directory"),
-    ({"memory": "4MiB", "stripe_size": "8MiB"}, "stripe_size: a stripe of 8 MiB is larger than the memory budget of 4 MiB: raise memory or take smaller stripes"),
+    (
+        {"memory": "4MiB", "stripe_size": "8MiB"},
+        "stripe_size: a stripe of 8 MiB is larger than the memory budget of 4 MiB: raise memory or take smaller stripes",
+    ),
 ]
 
 
@@ -261,10 +372,17 @@ def test_a_bad_flag_gets_one_line(flags: dict[str, Any], message: str) -> None:
 
 
 def test_a_mistyped_variable_is_named_and_others_pass() -> None:
-    with pytest.raises(ConfigError, match="unknown environment variable FUSESTRIPE_STRIPE_SISE: did you mean FUSES"):
+    with pytest.raises(
+        ConfigError, match="unknown environment variable FUSESTRIPE_STRIPE_SISE: did you mean FUSES"
+    ):
         load(URL, {}, environ={"FUSESTRIPE_STRIPE_SISE": "4MiB"})
     # As Kubernetes sets them for a service named fusestripe, and our own.
-    passing = ("FUSESTRIPE_PORT", "FUSESTRIPE_SERVICE_HOST", "FUSESTRIPE_PORT_80_TCP_ADDR", "FUSESTRIPE_DEBUG")
+    passing = (
+        "FUSESTRIPE_PORT",
+        "FUSESTRIPE_SERVICE_HOST",
+        "FUSESTRIPE_PORT_80_TCP_ADDR",
+        "FUSESTRIPE_DEBUG",
+    )
     assert load(URL, {}, environ=dict.fromkeys(passing, "x")) == load(URL, {}, environ={})
 
 
@@ -316,7 +434,13 @@ def test_a_secret_in_a_url_is_refused_and_not_printed(tmp_path: Path, url: str) 
 
 @pytest.mark.parametrize(
     "url",
-    ["http://127.0.0.1:8080/a@b", "s3://bucket/a:b@c", "hdfs://user@host:8020/x", "http://[::1]:80/x@y", "s3://b/x?y"],
+    [
+        "http://127.0.0.1:8080/a@b",
+        "s3://bucket/a:b@c",
+        "hdfs://user@host:8020/x",
+        "http://[::1]:80/x@y",
+        "s3://b/x?y",
+    ],
 )
 def test_a_url_that_only_looks_like_it_is_taken(url: str) -> None:
     assert load(url, {}, environ={}).routes[0].source == url
@@ -329,7 +453,8 @@ paths = st.lists(names, max_size=3).map(lambda parts: "/" + "/".join(parts))
 @given(st.lists(paths, min_size=1, max_size=4))
 def test_routes_are_taken_just_when_none_is_inside_another(tmp_path_factory: Any, routes: list[str]) -> None:
     file = write(
-        tmp_path_factory.getbasetemp(), "".join(f'[[route]]\npath = "{p}"\nsource = "s3://b"\n' for p in routes)
+        tmp_path_factory.getbasetemp(),
+        "".join(f'[[route]]\npath = "{p}"\nsource = "s3://b"\n' for p in routes),
     )
     parts = [[part for part in path.split("/") if part] for path in routes]
     clash = any(
@@ -342,7 +467,9 @@ def test_routes_are_taken_just_when_none_is_inside_another(tmp_path_factory: Any
         assert [route.path for route in load(file, {}, environ={}).routes] == routes
 
 
-@given(st.lists(st.sampled_from(["", "# c", 'x = """', "y", '"""', "[t]", "k = [", "1,", "]", "[[r]]", "z = 1"])))
+@given(
+    st.lists(st.sampled_from(["", "# c", 'x = """', "y", '"""', "[t]", "k = [", "1,", "]", "[[r]]", "z = 1"]))
+)
 def test_the_line_of_a_key_is_where_its_statement_begins(tmp_path_factory: Any, lines: list[str]) -> None:
     """What comes behind lines that make a document of their own stands on the lines behind them."""
     text = "".join(line + "\n" for line in lines)
