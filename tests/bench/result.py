@@ -60,10 +60,13 @@ class Result(msgspec.Struct, frozen=True):
         return all(figure.reached for figure in self.figures)
 
 
-def faster(ours: Side, theirs: Side, wanted: float | None) -> Figure:
-    """How many times as fast as ``theirs`` we are: the median over rounds, each against its own neighbour."""
+def faster(ours: Side, theirs: Side, wanted: float | None, name: str = "") -> Figure:
+    """How many times as fast as ``theirs`` we are: the median over rounds, each against its own neighbour.
+
+    The figure's ``name`` is that of both sides where none is given.
+    """
     ratios = [one / other for one, other in zip(ours.rounds, theirs.rounds, strict=True)]
-    return Figure(f"{ours.name} / {theirs.name}", statistics.median(ratios), wanted)
+    return Figure(name or f"{ours.name} / {theirs.name}", statistics.median(ratios), wanted)
 
 
 def slowness(name: str, ours: Side, theirs: Side, wanted: float | None) -> Figure:

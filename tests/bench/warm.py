@@ -17,6 +17,7 @@ __all__ = ["WARM"]
 
 KINDS: tuple[type[Mount], ...] = (Fusestripe, *OTHERS)
 HOT, AGAIN, DROPPED = "pages of the cache hot", "second read", "pages dropped"
+SHORT = {HOT: "hot", AGAIN: "second", DROPPED: "dropped"}
 
 
 def run(lab: Lab, options: Options, tell: Tell) -> Result:
@@ -36,7 +37,12 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         sides = _measure(lab, kinds, directories, key, size, options.rounds, may_drop, tell)
     wanted = options.pick(1.0, 0.2)
     figures = tuple(
-        faster(sides[_name(Fusestripe, state)], sides[_name(kind, state)], wanted)
+        faster(
+            sides[_name(Fusestripe, state)],
+            sides[_name(kind, state)],
+            wanted,
+            f"fusestripe / {kind.name}, {SHORT[state]}",
+        )
         for state in (HOT, AGAIN, DROPPED)
         for kind in kinds[1:]
         if _name(kind, state) in sides
