@@ -37,7 +37,7 @@ install_needed() {
     fi
     say "installing ${PACKAGES[*]}"
     "${root[@]}" apt-get -qq update
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes \
         apt-get -qq install --no-install-recommends "${PACKAGES[@]}" >/dev/null
     PACKAGES=()
 }
