@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -25,13 +26,18 @@ __all__ = ["main"]
 
 log = logging.getLogger("fusestripe")
 
-# Requests the kernel may have under way here at once; each waits in a task of its own.
+# Requests the kernel may have under way here at once, each in a task of its own; and tasks that stay when
+# there are fewer: with pyfuse3's one, every request starts a task and ends another (4% of a warm read).
 MAX_TASKS = 1000
+MIN_TASKS = 64
 
 
 def main() -> int:
     """Serve the order on stdin until unmounted or told to end; the exit status."""
     order = read_order(sys.stdin.buffer)
+    # What is imported stays; without this the collector looks at all of it again and again while reads wait.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     log.setLevel(order.settings.mount.log_level.upper())
     failure = trio.run(_run, order)
@@ -83,7 +89,7 @@ async def _live(order: Order, engine: Engine) -> None:
                 nursery.start_soon(_end_at, signals, nursery.cancel_scope)
                 await nursery.start(serve, socket_path(order.mountpoint), answers.handlers())
                 nursery.start_soon(_announce, order, answers)
-                await pyfuse3.main(max_tasks=MAX_TASKS)
+                await pyfuse3.main(min_tasks=MIN_TASKS, max_tasks=MAX_TASKS)
                 nursery.cancel_scope.cancel()
         finally:
             pyfuse3.close(unmount=True)

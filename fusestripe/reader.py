@@ -141,7 +141,7 @@ class Reader:
         if stripe.filled >= piece.stop:
             # Before read-ahead, which may take the memory of a stripe that nobody looks at.
             view = stripe.view[piece.start : piece.stop]
-        self._fetch_ahead(file)
+        self._fetch_ahead(file, piece.index)
         if view is None:
             await self._stripes.wait(stripe, piece.stop)
             view = stripe.view[piece.start : piece.stop]
@@ -168,16 +168,24 @@ class Reader:
             stripe = self._begin(file, index, urgent=True)
         return stripe
 
-    def _fetch_ahead(self, file: OpenFile) -> None:
-        """Begin the stripes that the file's readers will want next, as far as their share allows."""
-        if file.in_flight < self._count and not file.changed:
-            self._begin_ahead(file, islice(self._wanted(file), self._window()))
+    def _fetch_ahead(self, file: OpenFile, position: int | None) -> None:
+        """Begin the stripes that the file's readers will want next, as far as their share allows.
 
-    def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> None:
-        loads = 0
+        ``position`` is the stripe that was just read. While the reads stay in a stripe from which nothing was
+        left to begin, and until another stripe has come, there is nothing to look for.
+        """
+        nothing_new = position is not None and file.served_at == position
+        if nothing_new or file.in_flight >= self._count or file.changed:
+            return
+        began = self._begin_ahead(file, islice(self._wanted(file), self._window()))
+        file.served_at = None if began else position
+
+    def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> int:
+        """How many of ``indexes`` were begun; ends where the file has its number of stripes in flight."""
+        began = loads = 0
         for index in indexes:
             if file.in_flight >= self._count:
-                return
+                break
             if file.present(index):
                 loads += 1
                 if loads > LOADS_AHEAD:
@@ -187,8 +195,10 @@ class Reader:
                 continue
             length = self._length(file, index)
             if self._stripes.begin_ahead(key, length, partial(self._bring, file)) is None:
-                return
+                break
             self._count_in(file)
+            began += 1
+        return began
 
     def _wanted(self, file: OpenFile) -> Iterator[int]:
         return take_turns((walk for pattern in file.patterns for walk in pattern.ahead()), self._stripe_size)
@@ -227,7 +237,7 @@ class Reader:
                     stripe.complete()
             finally:
                 file.in_flight -= 1
-            self._fetch_ahead(file)
+            self._fetch_ahead(file, None)
             if not loaded:
                 await self._save(file, stripe)
         finally:

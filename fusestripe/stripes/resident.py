@@ -21,7 +21,7 @@ Key = tuple[ObjectVersion, int]
 
 # Stripes kept after a reader is done with them, for others close behind it. More would only be memory that
 # the kernel has to clear: what is used again is warm.
-DONE_KEPT = 8
+DONE_KEPT = 4
 
 
 class Stripe:
