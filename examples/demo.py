@@ -32,7 +32,7 @@ RATE = 12.5e6  # bytes/s a connection: 100 Mb/s
 DELAY = 0.02  # seconds to the first byte
 STREAM_PART = 64 * MIB  # the one stream reads this much: its speed is known by then
 
-console = Console(highlight=False)
+console = Console(highlight=False, record=True)
 
 
 def make_checkpoint(directory: Path, size: int, kind: str) -> Path:
@@ -122,7 +122,8 @@ def timed_load(path: Path, expected: dict[str, int]) -> float:
     default=lambda: "torch" if importlib.util.find_spec("torch") else "safetensors",
     help="How it is saved; torch where that is installed.",
 )
-def main(size: str, kind: str) -> None:
+@click.option("--svg", type=click.Path(dir_okay=False), help="Also draw the screen into this file.")
+def main(size: str, kind: str, svg: str | None) -> None:
     """Load a checkpoint from a real S3 server through a mount, cold and warm, against one stream."""
     with tempfile.TemporaryDirectory(prefix="fusestripe-demo-") as name:
         directory = Path(name)
@@ -135,6 +136,8 @@ def main(size: str, kind: str) -> None:
             server.create_bucket(BUCKET)
             server.put_file(BUCKET, f"{RUN}/{local.name}", local)
             show(*measure(directory, local, server, proxy))
+    if svg is not None:
+        console.save_svg(svg, title="examples/demo.sh")
 
 
 def measure(
