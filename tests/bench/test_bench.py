@@ -111,7 +111,9 @@ def test_an_ended_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> 
     def mounted_below() -> bool:
         return any(mount.mountpoint.startswith(str(tmp_path.resolve())) for mount in mounts())
 
-    bench = subprocess.Popen(command(tmp_path, "--only=cold"), stdout=subprocess.DEVNULL)
+    # Where the tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+    heeding = ["env", "--default-signal=INT"]
+    bench = subprocess.Popen(heeding + command(tmp_path, "--only=cold"), stdout=subprocess.DEVNULL)
     until(mounted_below, timeout=60)
     process = psutil.Process(bench.pid)
     children = process.children(recursive=True)
