@@ -81,15 +81,18 @@ class OpenFiles:
 
     async def hold(self, origin: Origin, version: ObjectVersion) -> OpenFile:
         """The open file of ``version``, for one more user, who will let it go."""
-        file = self._files.get(version)
-        if file is None:
+        surplus = None
+        if version not in self._files:
             cached = await self._acquire(version)
-            file = self._files.get(version)
-            if file is None:
-                file = self._files[version] = OpenFile(origin, version, cached)
-            elif cached is not None:
-                await self._release(cached)
+            if version in self._files:
+                surplus = cached  # another was faster
+            else:
+                self._files[version] = OpenFile(origin, version, cached)
+        file = self._files[version]
         file.users += 1
+        if surplus is not None:
+            # Only now: the file must not go meanwhile.
+            await self._release(surplus)
         return file
 
     async def let_go(self, file: OpenFile) -> None:

@@ -230,6 +230,7 @@ class Reader:
         """The work of one stripe: from the cache if it is there and right, else from the origin and saved."""
         try:
             try:
+                await stripe.provide()
                 loaded = await self._load(file, stripe)
                 if not loaded:
                     await self._fetcher.fetch(file.origin, stripe, stripe.key[1] * self._stripe_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
+from contextlib import suppress
 
 import msgspec
 import trio
@@ -65,24 +66,23 @@ class BufferPool:
         return self._make(length)
 
     async def take(self, length: int, *, urgent: bool) -> Buffer:
-        """Like try_take, in turn with others that wait."""
+        """Like try_take, in turn with others that wait. Raises OSError where the system has no memory."""
         await trio.lowlevel.checkpoint_if_cancelled()
         buffer = self.try_take(length, urgent=urgent)
         if buffer is not None:
             return buffer
-        taker = _Taker(length, urgent)
+        taker = _Taker(length)
         queue = self._waiting[0 if urgent else 1]
         queue.append(taker)
         try:
             await taker.served.wait()
         except trio.Cancelled:
-            if taker.buffer is not None:
-                self.give(taker.buffer)
-            else:
-                queue.remove(taker)
+            queue.remove(taker)
             raise
-        assert taker.buffer is not None
-        return taker.buffer
+        if isinstance(taker.outcome, OSError):
+            raise taker.outcome
+        assert taker.outcome is not None
+        return taker.outcome
 
     def has_room(self, length: int) -> bool:
         """Whether a taker who is not urgent would get ``length`` bytes if nobody else waited."""
@@ -115,7 +115,8 @@ class BufferPool:
             memory = self._free.pop()
         else:
             memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            with suppress(OSError):  # EINVAL of a kernel without huge pages (madvise(2))
+                memory.madvise(mmap.MADV_HUGEPAGE)
         self._used += size
         self._peak = max(self._peak, self._used)
         while self._free and self._used + len(self._free) * self._usual > self._limit:
@@ -131,18 +132,20 @@ class BufferPool:
                 if not self._fits(queue[0].length, urgent=urgent):
                     return
                 taker = queue.popleft()
-                taker.buffer = self._make(taker.length)
+                try:
+                    taker.outcome = self._make(taker.length)
+                except OSError as error:
+                    taker.outcome = error
                 taker.served.set()
 
 
 class _Taker:
-    __slots__ = ("buffer", "length", "served", "urgent")
+    __slots__ = ("length", "outcome", "served")
 
-    def __init__(self, length: int, urgent: bool) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
-        self.urgent = urgent
         self.served = trio.Event()
-        self.buffer: Buffer | None = None
+        self.outcome: Buffer | OSError | None = None
 
 
 def _unseen(buffer: Buffer) -> bool:

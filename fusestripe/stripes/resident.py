@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import chain
 
 import trio
@@ -36,7 +37,9 @@ class Stripe:
     __slots__ = (
         "_error",
         "_is_done",
+        "_is_old",
         "_readers",
+        "_take",
         "_token",
         "_waiters",
         "_wish",
@@ -47,7 +50,8 @@ class Stripe:
         "settled",
     )
 
-    def __init__(self, key: Key, length: int) -> None:
+    def __init__(self, key: Key, length: int, take: Callable[[], Awaitable[Buffer]]) -> None:
+        self._take = take
         self.key = key
         self.length = length
         self.filled = 0
@@ -55,6 +59,7 @@ class Stripe:
         self._error: Exception | None = None
         self._readers = 0
         self._is_done = False
+        self._is_old = False
         self._wish = length
         self._waiters: dict[trio.Event, int] = {}
         self.settled = trio.Event()
@@ -65,6 +70,11 @@ class Stripe:
         """All of its memory, filled or not."""
         assert self.buffer is not None
         return self.buffer.view
+
+    async def provide(self) -> None:
+        """Have memory for the stripe: the first step of its work. Raises OSError where there is none."""
+        if self.buffer is None:
+            self.buffer = await self._take()
 
     def advance(self, filled: int) -> None:
         """From the fetching thread: ``filled`` bytes are in place."""
@@ -116,15 +126,16 @@ class Stripe:
 
 
 Work = Callable[[Stripe], Awaitable[None]]
-"""Brings the bytes of a stripe into its view (``advance`` on the way), calls ``complete`` once all are there,
-and may go on to save them; raises where it cannot bring them."""
+"""Awaits ``provide``, brings the bytes of a stripe into its view (``advance`` on the way), calls ``complete``
+once all are there, and may go on to save them; raises where it cannot bring them."""
 
 
 class ResidentStripes:
     """The table of stripes in memory, within the pool's limit.
 
     Invariant: a key stands in the table at most once, so there is at most one fetch of a stripe at a time.
-    Stripes that are whole and saved stay until their memory is wanted, the least recently used goes first.
+    Stripes with which nothing goes on any more stay until their memory is wanted or nobody has asked for them
+    for long; those that readers are done with go first, then the least recently used.
     """
 
     def __init__(self, pool: BufferPool, nursery: trio.Nursery) -> None:
@@ -143,6 +154,8 @@ class ResidentStripes:
     def find(self, key: Key) -> Stripe | None:
         """The stripe of that key, if it is here or on its way, for a reader: it counts as used."""
         stripe = self._stripes.get(key)
+        if stripe is not None:
+            stripe._is_old = False
         if key in self._done:
             self._idle[key] = self._done.pop(key)
             self._idle[key]._is_done = False
@@ -152,7 +165,8 @@ class ResidentStripes:
 
     def begin(self, key: Key, length: int, work: Work, *, urgent: bool) -> Stripe:
         """Have ``work`` bring a stripe that is not here, as soon as there is memory for it."""
-        return self._start(Stripe(key, length), work, urgent)
+        stripe = Stripe(key, length, partial(self.take, length, urgent=urgent))
+        return self._start(stripe, work)
 
     def begin_ahead(self, key: Key, length: int, work: Work) -> Stripe | None:
         """The same for a stripe nobody waits for yet: None where that would take memory from others."""
@@ -160,9 +174,14 @@ class ResidentStripes:
         buffer = self._pool.try_take(length, urgent=False)
         if buffer is None:
             return None
-        stripe = Stripe(key, length)
+        stripe = Stripe(key, length, partial(self.take, length, urgent=False))
         stripe.buffer = buffer
-        return self._start(stripe, work, False)
+        return self._start(stripe, work)
+
+    async def take(self, length: int, *, urgent: bool) -> Buffer:
+        """Memory from the pool, that of idle stripes if there is no other."""
+        self._drop_idle(length)
+        return await self._pool.take(length, urgent=urgent)
 
     async def wait(self, stripe: Stripe, stop: int) -> None:
         """Until the bytes before ``stop`` are there. Raises what made the fill fail.
@@ -172,6 +191,10 @@ class ResidentStripes:
         stripe._readers += 1
         try:
             await stripe._wait(stop)
+            if stripe.buffer is None:
+                # It failed for good between the arrival of these bytes and this reader's turn.
+                assert stripe.error is not None
+                raise stripe.error
         finally:
             stripe._readers -= 1
             if self._pool.wanted:
@@ -187,21 +210,20 @@ class ResidentStripes:
                 self._rest(stripe)
 
     def trim(self) -> None:
-        """Give up all memory that only serves to be read again."""
-        while self._drop_one():
-            pass
+        """Give back the memory of stripes that nobody has asked for since the last trim."""
+        for stripe in list(chain(self._done.values(), self._idle.values())):
+            if stripe._is_old and not stripe.awaited:
+                self._forget(stripe)
+            stripe._is_old = True
         self._pool.trim()
 
-    def _start(self, stripe: Stripe, work: Work, urgent: bool) -> Stripe:
+    def _start(self, stripe: Stripe, work: Work) -> Stripe:
         self._stripes[stripe.key] = stripe
-        self._nursery.start_soon(self._run, stripe, work, urgent)
+        self._nursery.start_soon(self._run, stripe, work)
         return stripe
 
-    async def _run(self, stripe: Stripe, work: Work, urgent: bool) -> None:
+    async def _run(self, stripe: Stripe, work: Work) -> None:
         try:
-            if stripe.buffer is None:
-                self._drop_idle(stripe.length)
-                stripe.buffer = await self._pool.take(stripe.length, urgent=urgent)
             await work(stripe)
         except Exception as error:
             stripe._fail(error)

@@ -25,6 +25,7 @@ def table(nursery: trio.Nursery, buffers: int = 4) -> ResidentStripes:
 
 def filled_with(byte: int, *, gate: trio.Event | None = None) -> Callable[[Stripe], Awaitable[None]]:
     async def work(stripe: Stripe) -> None:
+        await stripe.provide()
         if gate is not None:
             await gate.wait()
         stripe.view[:] = bytes([byte]) * stripe.length
@@ -65,6 +66,7 @@ async def test_a_reader_gets_its_bytes_before_the_stripe_is_whole(
     go_on = trio.Event()
 
     async def work(stripe: Stripe) -> None:
+        await stripe.provide()
         stripe.view[:100] = b"a" * 100
         await trio.to_thread.run_sync(stripe.advance, 100)
         await go_on.wait()
@@ -167,3 +169,50 @@ async def test_memory_of_stripes_that_were_read_is_used_again_before_new_is_take
         await stripe.settled.wait()
         stripes.release(stripe.key)
     assert pool.statistics().peak <= 10 * SIZE
+
+
+async def test_a_stripe_that_fails_right_after_its_bytes_came_is_an_error(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    stripes = table(nursery)
+
+    async def work(stripe: Stripe) -> None:
+        await stripe.provide()
+        await trio.testing.wait_all_tasks_blocked()
+        stripe.advance(100)  # wakes the reader, in the same turn in which the stripe fails
+        raise OriginUnavailable("changed")
+
+    stripe = stripes.begin((VERSION, 0), SIZE, work, urgent=True)
+    with pytest.raises(OriginUnavailable):
+        await stripes.wait(stripe, 100)
+
+
+async def test_a_trim_leaves_what_was_asked_for_since_the_last(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    stripes = table(nursery)
+    for index in range(2):
+        await stripes.begin((VERSION, index), SIZE, filled_with(1), urgent=True).settled.wait()
+    stripes.trim()
+    assert (VERSION, 0) in stripes
+    assert stripes.find((VERSION, 0)) is not None
+    stripes.trim()
+    assert (VERSION, 0) in stripes
+    assert (VERSION, 1) not in stripes
+
+
+async def test_a_stripe_without_memory_fails_and_the_next_try_works(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stripes = table(nursery)
+
+    async def no_memory(*_: object, **__: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(BufferPool, "take", no_memory)
+    stripe = stripes.begin((VERSION, 0), SIZE, filled_with(1), urgent=True)
+    with pytest.raises(OSError, match="no memory"):
+        await stripes.wait(stripe, 1)
+    monkeypatch.undo()
+    again = stripes.begin((VERSION, 0), SIZE, filled_with(1), urgent=True)
+    await stripes.wait(again, SIZE)
