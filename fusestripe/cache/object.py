@@ -280,6 +280,7 @@ class CachedObject:
         """Read ``into``, of which ``stripe`` is the beginning, and compare; a bad stripe is cleared."""
         checksum = pair.table.checksum(index)
         try:
+            changes = pair.look()
             done = read(index * self.stripe_size, into)
         except (Replaced, FileNotFoundError):
             self._reset(pair)
@@ -291,7 +292,7 @@ class CachedObject:
                 self._clear(pair, index, checksum)
             return False
         if done >= len(stripe) and xxhash.xxh3_64_intdigest(stripe) == checksum:
-            pair.mark_verified(index, checksum)
+            pair.mark_verified(index, checksum, changes)
             return True
         self._parts.counters.add(corrupt_stripes=1)
         _log.warning("cache: stripe %d of %s is damaged; it is fetched again", index, self._who)

@@ -73,7 +73,8 @@ class FilePair:
 
     Descriptors come from the pool and are compared with what was found whenever one is opened. So nothing
     read from or written to other files under the same name is ever taken for this pair's: methods raise
-    Replaced (or FileNotFoundError) instead. They raise OSError where the disk fails.
+    Replaced (or FileNotFoundError) instead. They raise OSError where the disk fails. Each read looks at the
+    data file's identity after it: where others have written, nothing is verified any more.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class FilePair:
         self._ledger_inode = ledger.st_ino
         self._ledger_ctime_ns = ledger.st_ctime_ns
         self._writers = 0
+        self._changes = 0  # how often others were seen to have written
         self._retired = False
         self._update(content)
 
@@ -123,10 +125,20 @@ class FilePair:
         with self._lock:
             return Checked(self._known, self.table)
 
-    def mark_verified(self, index: int, checksum: int) -> None:
-        """The bytes of the stripe were read and fit ``checksum``."""
+    def look(self) -> int:
+        """Compare the data file with what is known; how often others were seen to have written to it."""
+        with self._borrow(DATA) as fd:
+            self._compare(DATA, os.fstat(fd))
+            return self._changes
+
+    def mark_verified(self, index: int, checksum: int, changes: int) -> None:
+        """The bytes of the stripe, read since ``look`` gave ``changes``, fit ``checksum``.
+
+        It is not verified where others were seen to have written meanwhile: it may have been after the read.
+        """
         with self._lock:
-            self.table.mark_verified(index, checksum)
+            if self._changes == changes:
+                self.table.mark_verified(index, checksum)
 
     def retire(self) -> None:
         """Close the descriptors; nothing becomes present any more."""
@@ -137,18 +149,26 @@ class FilePair:
     def read(self, offset: int, into: memoryview) -> int:
         """Read from the data file, through the page cache; how many bytes there were."""
         with self._borrow(DATA) as fd:
-            return read_at(fd, into, offset)
+            done = read_at(fd, into, offset)
+            self._compare(DATA, os.fstat(fd))
+            return done
 
     def read_now(self, offset: int, into: memoryview) -> int:
         """Read what the page cache has, if the file is open (RWF_NOWAIT, preadv2(2)). Does not wait."""
         with self._pool.borrow_open(self._serial, DATA) as fd:
-            return 0 if fd is None else os.preadv(fd, [into], offset, os.RWF_NOWAIT)
+            if fd is None:
+                return 0
+            done = os.preadv(fd, [into], offset, os.RWF_NOWAIT)
+            self._compare(DATA, os.fstat(fd))
+            return done
 
     def read_direct(self, offset: int, into: memoryview) -> int:
         """Read past the page cache where that can be. ``into`` is page-aligned and whole pages long."""
         try:
             with self._borrow(_DIRECT) as fd:
-                return read_pages(fd, into, offset)
+                done = read_pages(fd, into, offset)
+                self._compare(DATA, os.fstat(fd))
+                return done
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -240,6 +260,7 @@ class FilePair:
             raise Replaced
         if not self._writers and found != self._known:
             self.table.forget_verified()
+            self._changes += 1
             self._known = found
 
     def _write_data(self, data: memoryview, offset: int) -> None:

@@ -177,6 +177,26 @@ def test_a_damaged_stripe_is_fetched_again(store: MountedStore) -> None:
         assert store.requests("GET") == []
 
 
+def test_a_stripe_damaged_after_its_check_is_fetched_again(store: MountedStore) -> None:
+    store.put("file", DATA)
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == DATA
+        wait_saved(mount, mount.path / "file")
+    with store.mount(complaints=True) as mount, opened(mount.path / "file") as descriptor:
+        assert os.pread(descriptor, SIZE, 0) == DATA  # every stripe is loaded and checked
+        assert store.requests("GET") == []
+        # The first stripes are not in the daemon's memory any more, nor in the kernel's.
+        until(lambda: mount.status()["memory"]["used"] == 0)
+        drop_pages(mount.path / "file")
+        (cached,) = (store.directory / "cache").rglob("*.data")
+        with cached.open("r+b") as file:
+            file.seek(5 * STRIPE + 100)
+            file.write(b"oops")
+        assert os.pread(descriptor, 16, 5 * STRIPE + 96) == DATA[5 * STRIPE + 96 :][:16]
+        assert ranges_of(store.requests("GET")) == [(5 * STRIPE, 6 * STRIPE - 1)]
+        assert all(re.search(r"stripe 5\b", line) for line in mount.complaints())
+
+
 def test_a_ledger_cut_short_is_a_miss(store: MountedStore) -> None:
     store.put("file", DATA)
     with store.mount() as mount:

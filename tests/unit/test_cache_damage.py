@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fusestripe.cache import pair as pair_module
-from fusestripe.cache.files import CacheDirectory, write_at
+from fusestripe.cache.files import CacheDirectory, read_at, write_at
 from fusestripe.cache.store import CachedObject, CacheStore
 from fusestripe.errors import CacheError
 from tests.support.caches import (
@@ -136,6 +136,48 @@ def test_what_others_write_while_it_is_held_is_checked_again(store: CacheStore, 
     obj.save(1, what.stripe(1))  # looks at the file before it writes
     assert not obj.verified(0)
     assert load(obj, what, 0) is None
+
+
+@pytest.mark.parametrize("nowait", [True, False])
+@pytest.mark.parametrize("verified_elsewhere", [True, False])
+def test_bytes_that_others_wrote_after_the_check_are_not_read(
+    store: CacheStore, directory: Path, nowait: bool, verified_elsewhere: bool
+) -> None:
+    what = sample()
+    fill(store, what)
+    obj = store.acquire(what.version)
+    assert check(obj, what) == len(what.stripes)
+    into = memoryview(bytearray(16))
+    assert obj.read(STRIPE + 96, into, nowait=nowait)
+    zero_after(file_of(directory, what, ".data"), STRIPE + 100, 4)
+    if verified_elsewhere:
+        other = open_store(directory)
+        other.acquire(what.version).verify()
+        other.close()
+    assert not obj.read(STRIPE + 96, into, nowait=nowait)
+    assert load(obj, what, 1) is None
+    assert load(obj, what, 0) == bytes(what.stripe(0))
+    assert obj.read(0, into, nowait=nowait)
+    assert into == what.stripe(0)[:16]
+
+
+def test_a_stripe_is_not_verified_when_others_wrote_while_it_was_read(
+    store: CacheStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = sample()
+    fill(store, what)
+    obj = store.acquire(what.version)
+
+    def read_and_damage(fd: int, into: memoryview, offset: int) -> int:
+        done = read_at(fd, into, offset)
+        zero_after(file_of(directory, what, ".data"), offset + 100, 4)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pair_module, "read_at", read_and_damage)
+        assert load(obj, what, 1) == bytes(what.stripe(1))
+    assert not obj.verified(1)
+    assert load(obj, what, 1) is None
 
 
 def test_a_checked_stripe_of_a_replaced_file_is_not_read(directory: Path) -> None:
