@@ -37,6 +37,8 @@ CHECK_AGAIN_SECONDS = 2.0
 TRIM_SECONDS = 10.0
 # Threads that read and write the cache: more keep no NVMe busier.
 DISK_THREADS = 8
+# Requests under way at most, each with a thread and a connection: the usual limit is 1,024 descriptors.
+FETCH_THREADS = 256
 
 
 class Engine:
@@ -49,7 +51,7 @@ class Engine:
         self.cache = cache
         self.pool = BufferPool(settings.stripes.memory, settings.stripes.size)
         self.stripes = ResidentStripes(self.pool, services)
-        self.fetcher = Fetcher(threads=self.pool.buffers, timeout=settings.mount.timeout)
+        self.fetcher = Fetcher(threads=min(FETCH_THREADS, self.pool.buffers), timeout=settings.mount.timeout)
         disk = trio.CapacityLimiter(DISK_THREADS)
         count = stripes_in_flight(settings.stripes.count)
         self.files = OpenFiles(cache, disk)

@@ -33,8 +33,8 @@ class OpenFile:
     """A version that at least one handle or running stripe needs. The cache keeps what it holds.
 
     ``patterns`` are those of its handles; ``in_flight`` counts its stripes that are on their way; ``changed``
-    is set once the origin has another version, and nothing more is fetched ahead. ``served_at`` is a stripe
-    from which nothing more can be fetched ahead (see Reader).
+    is set once the origin has another version, and nothing more is fetched ahead. ``served_at`` is the
+    position from which nothing was left to fetch ahead (see Reader).
     """
 
     def __init__(self, origin: Origin, version: ObjectVersion, cached: CachedObject | None) -> None:
@@ -45,7 +45,7 @@ class OpenFile:
         self.patterns: set[AccessPattern] = set()
         self.in_flight = 0
         self.changed = False
-        self.served_at: int | None = None
+        self.served_at: tuple[int, int] | None = None
         self.from_cache = 0
         self.from_origin = 0
 

@@ -129,19 +129,20 @@ class Reader:
                 return direct
         self._begin_ahead(file, (piece.index for piece in plan[1:]))
         if len(plan) == 1:
-            return await self._slice(file, plan[0])
+            return await self._slice(handle, plan[0])
         data = bytearray()
         for piece in plan:
-            data += await self._slice(file, piece)
+            data += await self._slice(handle, piece)
         return data
 
-    async def _slice(self, file: OpenFile, piece: Piece) -> memoryview:
+    async def _slice(self, handle: Handle, piece: Piece) -> memoryview:
+        file = handle.file
         stripe = self._stripe(file, piece.index)
         view = None
         if stripe.filled >= piece.stop:
             # Before read-ahead, which may take the memory of a stripe that nobody looks at.
             view = stripe.view[piece.start : piece.stop]
-        self._fetch_ahead(file, piece.index)
+        self._fetch_ahead(file, (piece.index, handle.pattern.reach // self._stripe_size))
         if view is None:
             await self._stripes.wait(stripe, piece.stop)
             view = stripe.view[piece.start : piece.stop]
@@ -168,11 +169,11 @@ class Reader:
             stripe = self._begin(file, index, urgent=True)
         return stripe
 
-    def _fetch_ahead(self, file: OpenFile, position: int | None) -> None:
+    def _fetch_ahead(self, file: OpenFile, position: tuple[int, int] | None = None) -> None:
         """Begin the stripes that the file's readers will want next, as far as their share allows.
 
-        ``position`` is the stripe that was just read. While the reads stay in a stripe from which nothing was
-        left to begin, and until another stripe has come, there is nothing to look for.
+        ``position``: the stripe that was just read, and the one where its read-ahead ends. While both stay
+        the same, and until another stripe has come, there is nothing to look for again.
         """
         nothing_new = position is not None and file.served_at == position
         if nothing_new or file.in_flight >= self._count or file.changed:
@@ -238,7 +239,7 @@ class Reader:
                     stripe.complete()
             finally:
                 file.in_flight -= 1
-            self._fetch_ahead(file, None)
+            self._fetch_ahead(file)
             if not loaded:
                 await self._save(file, stripe)
         finally:

@@ -21,7 +21,7 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, FlagT, FU
 from typing_extensions import ParamSpec
 
 from fusestripe.errors import FusestripeError, NotFound, VersionChanged, errno_of
-from fusestripe.namespace.inodes import DIRECTORY, InodeTable, Node
+from fusestripe.namespace.inodes import InodeTable, Node
 from fusestripe.namespace.tree import Found, Tree
 from fusestripe.origins.base import Entry
 from fusestripe.reader import Handle, Reader
@@ -205,8 +205,8 @@ class Operations(pyfuse3.Operations):
         """The object at the node's path is another by now: have the next open look it up."""
         self._tree.forget(node.path)
         parent, _, name = node.path.rpartition("/")
-        parent_inode = self._inodes.find(parent, DIRECTORY).inode
-        pyfuse3.invalidate_entry_async(InodeT(parent_inode), _name(name), ignore_enoent=True)
+        inode = InodeT(self._inodes.directory(parent))
+        pyfuse3.invalidate_entry_async(inode, _name(name), ignore_enoent=True)
 
     def _no_entry(self, parent: Node, name: str) -> EntryAttributes:
         """An answer with inode 0: the kernel remembers that there is nothing (fuse.h, FUSE_LOOKUP)."""

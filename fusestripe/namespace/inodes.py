@@ -51,17 +51,26 @@ class InodeTable:
 
     def find(self, path: str, entry: Entry) -> Node:
         """The node of ``entry`` at ``path``; not yet counted as known to the kernel."""
-        if not path:
-            return self._nodes[ROOT]
-        inode = _derive(path, entry)
+        inode = self._place(path, entry)
+        node = self._nodes.get(inode)
+        if node is None:
+            return Node(inode, path, entry)
+        if path:
+            node.entry = entry
+        return node
+
+    def _place(self, path: str, entry: Entry) -> int:
+        """The number that ``entry`` at ``path`` has or would get: the first from its own on that is free."""
+        inode = _derive(path, entry) if path else ROOT
         while True:
             node = self._nodes.get(inode)
-            if node is None:
-                return Node(inode, path, entry)
-            if node.path == path and _same(node.entry, entry):
-                node.entry = entry
-                return node
+            if node is None or (node.path == path and _same(node.entry, entry)):
+                return inode
             inode = max(ROOT + 1, (inode + 1) % 2**64)
+
+    def directory(self, path: str) -> int:
+        """The number of the directory at ``path``."""
+        return self._place(path, DIRECTORY)
 
     def remember(self, node: Node) -> None:
         """The kernel has been given ``node`` once more."""

@@ -19,21 +19,22 @@ LONGEST_DELAY = 10.0
 
 
 class Backoff:
-    """Says how long to wait before the next try, and raises the cause once ``timeout`` seconds are over.
+    """Says how long to wait before the next try; after ``timeout`` seconds without a byte raises the cause.
 
     "Full jitter" of https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/: hundreds of
     nodes that failed together must not come back together.
     """
 
     def __init__(self, timeout: float, *, jitter: Callable[[], float] = random.random) -> None:
+        self._timeout = timeout
         self._deadline = trio.current_time() + timeout
         self._jitter = jitter
         self._failures = 0
-        self.retries = 0
 
     def progressed(self) -> None:
-        """Bytes arrived since the last failure, so the next one counts as a first."""
+        """Bytes arrived since the last failure, so the next one counts as a first, with all its time."""
         self._failures = 0
+        self._deadline = trio.current_time() + self._timeout
 
     async def after(self, error: OriginError) -> None:
         """Sleep as long as fits; raise ``error`` where another try cannot help or no time is left."""
@@ -45,7 +46,6 @@ class Backoff:
         if trio.current_time() + delay > self._deadline:
             raise error
         self._failures += 1
-        self.retries += 1
         await trio.sleep(delay)
 
 

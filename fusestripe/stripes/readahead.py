@@ -66,6 +66,14 @@ class AccessPattern:
         self._begin(_Run(offset, offset + length))
         return False
 
+    @property
+    def reach(self) -> int:
+        """Where the read-ahead of the run that was read last ends."""
+        if not self._runs:
+            return 0
+        run = self._runs[-1]
+        return min(self._size, run.position + self._growth(run))
+
     def ahead(self) -> list[Iterator[tuple[int, int]]]:
         """For each run, the latest first, the (offset, length) it will want, the nearest first.
 

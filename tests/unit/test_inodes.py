@@ -22,6 +22,16 @@ def test_a_replaced_file_is_another_inode_and_a_directory_stays() -> None:
     assert table.find("d", Entry("d", True, mtime_ns=5)) is directory
 
 
+def test_asking_for_a_directorys_number_changes_nothing_of_it() -> None:
+    table = InodeTable()
+    entry = Entry("d", True, mode=0o700, uid=5)
+    node = table.find("x/d", entry)
+    table.remember(node)
+    assert table.directory("x/d") == node.inode
+    assert node.entry is entry
+    assert table.directory("") == ROOT
+
+
 def test_numbers_are_the_same_after_a_restart() -> None:
     entry = Entry("a", False, 3, tag="1")
     assert InodeTable().find("x/a", entry).inode == InodeTable().find("x/a", entry).inode

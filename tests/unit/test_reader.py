@@ -292,3 +292,11 @@ async def test_reads_past_the_end_are_short_and_empty_files_are_empty(
     assert bytes(await house.reader.read(handle, 99, 10)) == b""
     empty = await house.open("empty")
     assert bytes(await house.reader.read(empty, 0, 10)) == b""
+
+
+async def test_read_ahead_starts_within_the_first_stripe(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path, count=4)
+    handle = await house.open()
+    for offset in range(0, STRIPE // 2, 1024):  # as small as the kernel's are without root, to scale
+        await house.reader.read(handle, offset, 1024)
+    await until(lambda: len(house.origin.ranges) >= 4)
