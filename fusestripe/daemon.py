@@ -18,8 +18,8 @@ from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
 from fusestripe.kernel.operations import Operations, Ownership
 from fusestripe.launch import Order, read_order, report
-from fusestripe.telemetry.answers import Answers
 from fusestripe.telemetry.control import serve, socket_path
+from fusestripe.telemetry.service import ControlService
 from fusestripe.telemetry.status import Feature
 
 __all__ = ["main"]
@@ -77,7 +77,7 @@ async def _live(order: Order, engine: Engine) -> None:
         ownership=Ownership(uid=os.getuid(), gid=os.getgid()),
         started_ns=time.time_ns(),
     )
-    answers = Answers(order.mountpoint, order.settings.cache.dir, engine, operations.count_inodes)
+    service = ControlService(order.mountpoint, order.settings.cache.dir, engine, operations.count_inodes)
     try:
         pyfuse3.init(operations, order.mountpoint, _mount_options(order))
     except RuntimeError as error:
@@ -87,8 +87,8 @@ async def _live(order: Order, engine: Engine) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_end_at, signals, nursery.cancel_scope)
-                await nursery.start(serve, socket_path(order.mountpoint), answers.handlers())
-                nursery.start_soon(_announce, order, answers)
+                await nursery.start(serve, socket_path(order.mountpoint), service.handlers())
+                nursery.start_soon(_announce, order, service)
                 await pyfuse3.main(min_tasks=MIN_TASKS, max_tasks=MAX_TASKS)
                 nursery.cancel_scope.cancel()
         finally:
@@ -105,11 +105,11 @@ def _mount_options(order: Order) -> set[str]:
     return options
 
 
-async def _announce(order: Order, answers: Answers) -> None:
+async def _announce(order: Order, service: ControlService) -> None:
     """Say that the tree answers, once it does."""
     await trio.to_thread.run_sync(os.stat, order.mountpoint)
     why_not = await trio.to_thread.run_sync(mounting.raise_read_ahead, order.mountpoint)
-    answers.features = (Feature("read-ahead", not why_not, why_not),)
+    service.features = (Feature("read-ahead", not why_not, why_not),)
     log.info("%s is mounted", order.mountpoint)
     report(order.ready_fd)
 

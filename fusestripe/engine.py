@@ -33,7 +33,7 @@ __all__ = ["Engine", "connect", "open_cache"]
 CHECK_SECONDS = 12.0
 # For this long after the first failure a check is tried again (seconds).
 CHECK_AGAIN_SECONDS = 2.0
-# How often memory that nobody has asked for since is given back (seconds).
+# How often memory is given back that nobody has asked for since the last time (seconds).
 TRIM_SECONDS = 10.0
 # Threads that read and write the cache: more keep no NVMe busier.
 DISK_THREADS = 8
@@ -85,6 +85,7 @@ class Engine:
         while True:
             await trio.sleep(TRIM_SECONDS)
             self.stripes.trim()
+            self.tree.trim()
 
     def close(self) -> None:
         """Let go of the cache and of the origins' connections."""

@@ -91,7 +91,7 @@ def _render_silent(silent: Silent) -> RenderableType:
 
 
 def render(status: Status) -> RenderableType:
-    """``status`` for people: a table of facts, and one of the files opened lately."""
+    """``status`` for people: a table of facts, and one of the open files."""
     parts: list[RenderableType] = [_facts(status)]
     if status.files:
         parts.append(_files(status))
@@ -139,7 +139,7 @@ def _facts(status: Status) -> Table:
 
 
 def _files(status: Status) -> Table:
-    table = Table(title="files opened lately", title_justify="left", title_style="bold")
+    table = Table(title="open files", title_justify="left", title_style="bold")
     table.add_column("path", overflow="fold")
     for name in ("size", "in cache", "from cache", "from origin"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -77,7 +77,7 @@ def _stripe_rules(stripes: StripeSettings) -> tuple[_Rule, ...]:
             stripes.count < 1 and stripes.count != -1,
             (count,),
             f"a stripe count of {stripes.count} would fetch nothing",
-            "take 1 or more, or -1 to adapt to the origin",
+            "take 1 or more, or -1 to leave it to fusestripe",
         ),
     )
 

@@ -35,7 +35,7 @@ class CacheSettings(msgspec.Struct, frozen=True):
 
 
 class StripeSettings(msgspec.Struct, frozen=True):
-    """``size`` and ``memory`` in bytes; ``count`` stripes of one file in flight, -1: adapt to the origin."""
+    """``size`` and ``memory`` in bytes; ``count`` stripes of one file in flight, -1: fusestripe chooses."""
 
     size: int
     count: int
@@ -109,7 +109,15 @@ SETTINGS = (
     Setting("cache", "size", "cache_size", "size", None, "limit of the cache (default: 80% of free)", True),
     Setting("cache", "reserve", "cache_reserve", "size", GIB, "room on the disk that the cache leaves free"),
     Setting("stripes", "size", "stripe_size", "size", 8 * MIB, "bytes of one range request", True),
-    Setting("stripes", "count", "stripe_count", "count", -1, "stripes of a file in flight, -1: adapt", True),
+    Setting(
+        "stripes",
+        "count",
+        "stripe_count",
+        "count",
+        -1,
+        "stripes of a file in flight; -1: fusestripe chooses",
+        True,
+    ),
     Setting("stripes", "memory", "memory", "size", GIB, "budget for everything in flight", True),
     Setting("metadata", "ttl", "ttl", "seconds", 60.0, "how long attributes and listings are believed"),
     Setting("metadata", "negative_ttl", "negative_ttl", "seconds", 5.0, "the same for missing names"),

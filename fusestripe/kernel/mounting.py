@@ -100,7 +100,7 @@ def find_mount(path: str) -> Mount | None:
 
 
 def mount_above(path: str) -> tuple[Mount, str] | None:
-    """The fusestripe mount of this user that ``path`` is in, and the path in its tree ("" is its root)."""
+    """The fusestripe mount that ``path`` is in, and the path in its tree ("" is its root)."""
     for candidate in (os.path.abspath(path), os.path.realpath(path)):
         above = [
             mount for mount in mounts() if (candidate + "/").startswith(mount.mountpoint.rstrip("/") + "/")

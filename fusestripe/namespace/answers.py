@@ -45,9 +45,13 @@ class Answers(Generic[T]):
         """From now on this is the answer about ``path``."""
         self._kept[path] = answer
         if len(self._kept) >= self._sweep_at:
-            now = trio.current_time()
-            self._kept = {path: kept for path, kept in self._kept.items() if kept.expires > now}
-            self._sweep_at = max(KEPT, 2 * len(self._kept))
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Throw out what is past its time."""
+        now = trio.current_time()
+        self._kept = {path: kept for path, kept in self._kept.items() if kept.expires > now}
+        self._sweep_at = max(KEPT, 2 * len(self._kept))
 
     def forget(self, path: str) -> None:
         """There is no answer about ``path`` any more."""

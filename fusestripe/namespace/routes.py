@@ -32,11 +32,6 @@ class RouteTable:
                     names.append(name)
                 path = parent
 
-    @property
-    def origins(self) -> Mapping[str, Origin]:
-        """The routes as given."""
-        return self._routes
-
     def place(self, path: str) -> Place | None:
         """Where ``path`` lies in an origin; None for a parent of routes, or outside all."""
         prefix = path

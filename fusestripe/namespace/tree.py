@@ -147,6 +147,13 @@ class Tree:
         self._singles.forget(path)
         self._listings.forget(path.rpartition("/")[0])
 
+    def trim(self) -> None:
+        """Give back the memory of answers that are past their time."""
+        self._listings.sweep()
+        self._singles.sweep()
+        now = trio.current_time()
+        self._too_large = {path: until for path, until in self._too_large.items() if until > now}
+
     async def _list_tree_of(self, path: str) -> None:
         """If ``path`` is one more step of a walk through a store that can, list the whole tree around it."""
         place = self._routes.place(path)

@@ -82,7 +82,7 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 class FileStatus(msgspec.Struct, frozen=True):
-    """A file opened lately: ``present`` of ``size`` bytes are in the cache."""
+    """A file that is open: ``present`` of ``size`` bytes are in the cache."""
 
     path: str
     size: int

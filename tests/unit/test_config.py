@@ -252,11 +252,11 @@ BAD_FILES = [
     ),
     (
         "[stripes]\ncount = 0\n" + ROUTE,
-        "config.toml:2: a stripe count of 0 would fetch nothing: take 1 or more, or -1 to adapt to the origin",
+        "config.toml:2: a stripe count of 0 would fetch nothing: take 1 or more, or -1 to leave it to fusestripe",
     ),
     (
         "[stripes]\ncount = -2\n" + ROUTE,
-        "config.toml:2: a stripe count of -2 would fetch nothing: take 1 or more, or -1 to adapt to the origin",
+        "config.toml:2: a stripe count of -2 would fetch nothing: take 1 or more, or -1 to leave it to fusestripe",
     ),
     (
         '[cache]\nsize = "1MiB"\n' + ROUTE,

@@ -23,13 +23,13 @@ from fusestripe.telemetry.status import (
     Status,
 )
 
-__all__ = ["Answers"]
+__all__ = ["ControlService"]
 
 # Open files named in a status; the busiest places open ten thousand.
 FILES_SHOWN = 50
 
 
-class Answers:
+class ControlService:
     """Handlers for the control socket. ``features`` is what depends on the kernel, known once mounted."""
 
     def __init__(self, mountpoint: str, cache_dir: str, engine: Engine, inodes: Callable[[], int]) -> None:
