@@ -51,13 +51,15 @@ def prefetch(
     *sources: str | os.PathLike[str],
     config: str | os.PathLike[str] | None = None,
     check: bool = False,
+    pin: bool = False,
     **settings: Value,
 ) -> tuple[Report, ...]:
     """Bring the files at and below ``sources``, paths under a mount or URLs, into the cache.
 
     Returns when every byte is there and checked: a Report of each file, with ``state`` "done" or "failed" and
-    then ``error``. With ``check`` nothing is fetched: what is not all there has failed. ``settings`` (see
-    ``mount``) are those of URLs; a mount has its own. Not to be called from a trio task, but in a thread.
+    then ``error``. With ``check`` nothing is fetched: what is not all there has failed. With ``pin`` what is
+    done is not evicted until `fusestripe cache unpin`. ``settings`` (see ``mount``) are those of URLs; a
+    mount has its own. Not to be called from a trio task, but in a thread.
 
     Raises ConfigError; MountError where a path is in no mount or its daemon does not answer; and for a URL
     CacheError and OriginError where its cache or origin cannot be used at all.
@@ -68,7 +70,7 @@ def prefetch(
         if report.state in ("done", "failed"):
             ended.append(report)
 
-    bring([os.fspath(source) for source in sources], settings, tell, config=config, check=check)
+    bring([os.fspath(source) for source in sources], settings, tell, config=config, check=check, pin=pin)
     return tuple(ended)
 
 
@@ -79,6 +81,7 @@ def bring(
     *,
     config: str | os.PathLike[str] | None,
     check: bool,
+    pin: bool,
 ) -> None:
     """As ``prefetch``, with all Reports as they come; their paths are absolute, or URLs."""
     urls = [source for source in sources if "://" in source]
@@ -90,11 +93,11 @@ def bring(
         by_mount.setdefault(found[0].mountpoint, []).append(found[1])
     loaded = [_load(url, settings, config) for url in urls]
     for mountpoint, paths in by_mount.items():
-        for answer in request(socket_path(mountpoint), "prefetch", paths=paths, check=check):
+        for answer in request(socket_path(mountpoint), "prefetch", paths=paths, check=check, pin=pin):
             report = msgspec.convert(answer, Report)
             tell(msgspec.structs.replace(report, path=os.path.join(mountpoint, report.path)))
     if loaded:
-        prefetch_urls(loaded, tell, check=check)
+        prefetch_urls(loaded, tell, check=check, pin=pin)
 
 
 def _load(source: str, settings: Mapping[str, object], config: str | os.PathLike[str] | None) -> Settings:

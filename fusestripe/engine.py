@@ -67,7 +67,7 @@ class Engine:
         self.prefetcher = Prefetcher(
             reader=self.reader,
             files=self.files,
-            pool=self.pool,
+            stripes=self.stripes,
             disk=disk,
             stripe_size=settings.stripes.size,
             count=count,
@@ -114,6 +114,8 @@ async def connect(routes: Sequence[Route]) -> dict[str, Origin]:
         for origin in origins.values():
             nursery.start_soon(check, origin)
     if failures:
+        for origin in origins.values():
+            origin.close()
         raise failures[0]
     return origins
 

@@ -8,58 +8,48 @@ import msgspec
 import trio
 
 from fusestripe.config import Settings
-from fusestripe.engine import Engine, connect, open_cache
+from fusestripe.engine import Engine, open_cache
 from fusestripe.errors import FusestripeError
+from fusestripe.named import Named, open_named
 from fusestripe.prefetcher import Report, prefetch
 
 __all__ = ["prefetch_urls"]
 
 
-def prefetch_urls(loaded: Sequence[Settings], tell: Callable[[Report], None], *, check: bool) -> None:
+def prefetch_urls(
+    loaded: Sequence[Settings], tell: Callable[[Report], None], *, check: bool, pin: bool
+) -> None:
     """Bring files and trees into the cache; blocking. ``tell`` hears how each goes, by its URL.
 
     The routes of ``loaded`` name them; cache and stripes are those of the first. With ``check`` nothing is
-    fetched. Raises FusestripeError where the cache or an origin cannot be used.
+    fetched; with ``pin`` what is done is not evicted until it is unpinned. Raises FusestripeError where the
+    cache or an origin cannot be used.
     """
-    failure = trio.run(_prefetch_urls, loaded, tell, check)
+    failure = trio.run(_prefetch_urls, loaded, tell, check, pin)
     if failure is not None:
         raise failure
 
 
 async def _prefetch_urls(
-    loaded: Sequence[Settings], tell: Callable[[Report], None], check: bool
+    loaded: Sequence[Settings], tell: Callable[[Report], None], check: bool, pin: bool
 ) -> FusestripeError | None:
     """An error inside a nursery would come out wrapped; so it is returned."""
-    wanted = [route for settings in loaded for route in settings.routes]
-    parents = [_split(route.source) for route in wanted]
+    named: list[Named] = []
     try:
-        origins = await connect(
-            [
-                msgspec.structs.replace(route, path=f"/{number}", source=parent)
-                for number, (route, (parent, _name)) in enumerate(zip(wanted, parents, strict=True))
-            ]
-        )
+        named.extend([await open_named(route) for settings in loaded for route in settings.routes])
         cache = await open_cache(loaded[0])
     except FusestripeError as error:
         return error
 
     async def send(report: Report) -> None:
         number, _, below = report.path.partition("/")
-        tell(msgspec.structs.replace(report, path=f"{parents[int(number)][0]}/{below}"))
+        tell(msgspec.structs.replace(report, path=named[int(number)].shown(below)))
 
     async with trio.open_nursery() as services:
+        origins = {str(number): one.origin for number, one in enumerate(named)}
         engine = Engine(loaded[0], origins, cache, services)
-        paths = [f"{number}/{name}".rstrip("/") for number, (_parent, name) in enumerate(parents)]
-        await prefetch(engine.tree, engine.prefetcher, paths, send, check=check)
+        paths = [f"{number}/{one.name}".rstrip("/") for number, one in enumerate(named)]
+        await prefetch(engine.tree, engine.prefetcher, paths, send, check=check, pin=pin)
         services.cancel_scope.cancel()
     engine.close()
     return None
-
-
-def _split(url: str) -> tuple[str, str]:
-    """The directory that ``url`` lies in, and its name there; "" for the root of a store."""
-    scheme, separator, rest = url.rstrip("/").partition("://")
-    parent, slash, name = rest.rpartition("/")
-    if not slash:
-        return url, ""
-    return f"{scheme}{separator}{parent or '/'}", name

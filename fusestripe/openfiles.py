@@ -103,6 +103,11 @@ class OpenFiles:
             if file.cached is not None:
                 await self._release(file.cached)
 
+    async def pin(self, file: OpenFile) -> None:
+        """Keep ``file`` in the cache, beyond its last user, until it is unpinned. Raises CacheError."""
+        if self._cache is not None and file.cached is not None:
+            await trio.to_thread.run_sync(self._cache.pin, file.version, limiter=self._disk)
+
     async def _acquire(self, version: ObjectVersion) -> CachedObject | None:
         if self._cache is None or version.size == 0:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal
 
@@ -14,8 +15,8 @@ from fusestripe.namespace.tree import Found, Tree
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.reader import Reader
-from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.plan import stripe_count, stripe_length
+from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.units import ObjectVersion
 
 __all__ = ["Prefetcher", "Report", "State", "prefetch", "walk"]
@@ -29,65 +30,73 @@ ATTEMPTS = 3
 
 
 class Prefetcher:
-    """Brings whole versions into the cache, ``count`` stripes of one at a time, within the pool's memory."""
+    """Brings whole versions into the cache, ``count`` stripes of one at a time, within the memory budget."""
 
     def __init__(
         self,
         *,
         reader: Reader,
         files: OpenFiles,
-        pool: BufferPool,
+        stripes: ResidentStripes,
         disk: trio.CapacityLimiter,
         stripe_size: int,
         count: int,
     ) -> None:
         self._reader = reader
         self._files = files
-        self._pool = pool
+        self._stripes = stripes
         self._disk = disk
         self._stripe_size = stripe_size
         self._count = count
 
-    async def prefetch(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
-        """Bring all of ``version`` into the cache and read it back from there once.
+    @asynccontextmanager
+    async def held(
+        self, origin: Origin, version: ObjectVersion, after: AsyncExitStack
+    ) -> AsyncIterator[OpenFile]:
+        """The open file of ``version``. Where the block does not fail, it is held until ``after`` ends."""
+        async with AsyncExitStack() as until:
+            file = await self._files.hold(origin, version)
+            until.push_async_callback(self._files.let_go, file)
+            yield file
+            after.push_async_callback(until.pop_all().aclose)
+
+    async def prefetch(self, file: OpenFile, report: Callable[[int], None]) -> None:
+        """Bring all of ``file`` into the cache and read it back from there once.
 
         ``report`` is told the bytes of each stripe that is there and checked. Raises OriginError where the
         origin fails, CacheError where the cache has no room or does not keep what was written.
         """
-        await self._for_each_stripe(origin, version, self._bring, report)
+        await self._for_each_stripe(file, self._bring, report)
 
-    async def check(self, origin: Origin, version: ObjectVersion, report: Callable[[int], None]) -> None:
-        """Read all of ``version`` from the cache. Raises CacheError unless every byte is there and right."""
-        await self._for_each_stripe(origin, version, self._check, report)
+    async def check(self, file: OpenFile, report: Callable[[int], None]) -> None:
+        """Read all of ``file`` from the cache. Raises CacheError unless every byte is there and right."""
+        await self._for_each_stripe(file, self._check, report)
+
+    async def pin(self, file: OpenFile) -> None:
+        """Keep ``file`` from eviction until it is unpinned. Raises CacheError where the disk fails."""
+        await self._files.pin(file)
 
     async def _for_each_stripe(
-        self,
-        origin: Origin,
-        version: ObjectVersion,
-        act: Callable[[OpenFile, int], Awaitable[None]],
-        report: Callable[[int], None],
+        self, file: OpenFile, act: Callable[[OpenFile, int], Awaitable[None]], report: Callable[[int], None]
     ) -> None:
-        file = await self._files.hold(origin, version)
+        size = file.version.size
         slots = trio.Semaphore(self._count)
         errors: list[Exception] = []
 
         async def one(index: int, scope: trio.CancelScope) -> None:
             try:
                 await act(file, index)
-                report(stripe_length(index, version.size, self._stripe_size))
+                report(stripe_length(index, size, self._stripe_size))
             except Exception as error:
                 errors.append(error)
                 scope.cancel()
             finally:
                 slots.release()
 
-        try:
-            async with trio.open_nursery() as nursery:
-                for index in range(stripe_count(version.size, self._stripe_size)):
-                    await slots.acquire()
-                    nursery.start_soon(one, index, nursery.cancel_scope)
-        finally:
-            await self._files.let_go(file)
+        async with trio.open_nursery() as nursery:
+            for index in range(stripe_count(size, self._stripe_size)):
+                await slots.acquire()
+                nursery.start_soon(one, index, nursery.cancel_scope)
         if errors:
             raise errors[0]
 
@@ -95,12 +104,7 @@ class Prefetcher:
         for _attempt in range(ATTEMPTS):
             if not file.present(index):
                 await self._reader.bring(file, index)
-            if not file.present(index):
-                raise CacheError(
-                    f"{file.version} does not fit into the cache",
-                    mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
-                )
-            if await self._is_right(file, index):
+            if file.present(index) and await self._is_right(file, index):
                 return
         raise CacheError(f"the cache disk does not keep stripe {index} of {file.version}")
 
@@ -112,12 +116,12 @@ class Prefetcher:
         """Whether what is read back from the disk has the checksum it was saved with."""
         assert file.cached is not None
         length = stripe_length(index, file.version.size, self._stripe_size)
-        buffer = await self._pool.take(length, urgent=False)
+        buffer = await self._stripes.take(length, urgent=False)
         try:
             load = partial(file.cached.load, index, buffer.view)
             return await trio.to_thread.run_sync(load, limiter=self._disk)
         finally:
-            self._pool.give(buffer)
+            self._stripes.give(buffer)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -159,28 +163,52 @@ async def walk(tree: Tree, path: str) -> AsyncIterator[Found]:
 
 
 async def prefetch(
-    tree: Tree, prefetcher: Prefetcher, paths: Sequence[str], send: Send, *, check: bool
+    tree: Tree, prefetcher: Prefetcher, paths: Sequence[str], send: Send, *, check: bool, pin: bool
 ) -> None:
     """Bring the files at and below ``paths`` into the cache, telling ``send`` how each goes.
 
-    With ``check`` nothing is fetched: a file of which not every byte is in the cache and right has failed.
+    What has come is not evicted for what comes later: that does not fit then, and has failed. With ``check``
+    nothing is fetched: a file of which not every byte is in the cache and right has failed. With ``pin``
+    every file that is done stays in the cache until it is unpinned.
     """
-    slots = trio.CapacityLimiter(FILES_AT_ONCE)
-    async with trio.open_nursery() as nursery:
+    slots = trio.Semaphore(FILES_AT_ONCE)
+    async with AsyncExitStack() as whole, trio.open_nursery() as nursery:
 
         async def one(found: Found) -> None:
-            async with slots:
-                await _one(tree, prefetcher, found, send, check=check)
+            try:
+                await _one(tree, partial(_act, prefetcher, whole, check=check, pin=pin), found, send)
+            finally:
+                slots.release()
 
         for path in paths:
             try:
                 async for found in walk(tree, path):
+                    await slots.acquire()  # here, so that no task waits for each file of a large tree
                     nursery.start_soon(one, found)
             except FusestripeError as error:
                 await send(Report(path, "failed", error=error.message, mend=error.mend))
 
 
-async def _one(tree: Tree, prefetcher: Prefetcher, found: Found, send: Send, *, check: bool) -> None:
+Act = Callable[[Origin, ObjectVersion, Callable[[int], None]], Awaitable[None]]
+
+
+async def _act(
+    prefetcher: Prefetcher,
+    whole: AsyncExitStack,
+    origin: Origin,
+    version: ObjectVersion,
+    report: Callable[[int], None],
+    *,
+    check: bool,
+    pin: bool,
+) -> None:
+    async with prefetcher.held(origin, version, whole) as file:
+        await (prefetcher.check if check else prefetcher.prefetch)(file, report)
+        if pin:
+            await prefetcher.pin(file)
+
+
+async def _one(tree: Tree, act: Act, found: Found, send: Send) -> None:
     path, size = found.path, found.entry.size
     await send(Report(path, "started", size))
     place = tree.place(path)
@@ -204,8 +232,7 @@ async def _one(tree: Tree, prefetcher: Prefetcher, found: Found, send: Send, *, 
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tell)
-        bring = prefetcher.check if check else prefetcher.prefetch
-        failure = await _outcome(bring(place.origin, version, report))
+        failure = await _outcome(act(place.origin, version, report))
         nursery.cancel_scope.cancel()
     if failure is None:
         await send(Report(path, "done", size, done))

@@ -11,6 +11,7 @@ from itertools import islice
 import msgspec
 import trio
 
+from fusestripe.cache.store import Saved
 from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
@@ -258,25 +259,51 @@ class Reader:
 
     async def _save(self, file: OpenFile, stripe: Stripe) -> None:
         if file.cached is None:
+            stripe.unsaved = CacheError(f"the cache cannot be used for {file.version}", mend="see the log")
             return
         save = partial(file.cached.save, stripe.key[1], stripe.view)
         try:
-            await trio.to_thread.run_sync(save, limiter=self._disk)
+            saved = await trio.to_thread.run_sync(save, limiter=self._disk)
+            stripe.unsaved = _refusal(saved, file.version)
         except CacheError as error:
             # The store says it in the log and in its health; the reader has its bytes.
+            stripe.unsaved = error
             log.debug("stripe %d of %s is not saved: %s", stripe.key[1], file.version, error)
 
     async def bring(self, file: OpenFile, index: int) -> None:
-        """Return when stripe ``index`` is saved, or could not be. Raises what kept it from coming."""
+        """Return when stripe ``index`` was loaded or saved. Raises what kept it from coming or being saved.
+
+        That is an OriginError or a CacheError. The stripe may be gone again, if the cache's files are.
+        """
         key = (file.version, index)
+        if not file.present(index):
+            # One that is only in memory could not be saved in its time, or was cleared from the disk since.
+            self._stripes.discard(key)
         stripe = self._stripes.find(key) or self._begin(file, index, urgent=False)
         await stripe.settled.wait()
         if stripe.error is not None:
             raise stripe.error
         self._stripes.release(key)
+        if stripe.unsaved is not None and not file.present(index):
+            raise stripe.unsaved
 
     def statistics(self) -> ReadStatistics:
         """What was read so far."""
         return ReadStatistics(
             reads=self._reads, bytes=self._bytes, errors=self._errors, open_files=len(self._files)
         )
+
+
+def _refusal(saved: Saved, version: ObjectVersion) -> CacheError | None:
+    """The error that says why a stripe of ``version`` was not saved, where trying again does not help."""
+    if saved is Saved.NO_ROOM:
+        return CacheError(
+            f"{version} does not fit into the cache",
+            mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
+        )
+    if saved is Saved.DISK_DOWN:
+        return CacheError(
+            f"{version} is not kept: the cache disk failed and is left alone for a while",
+            mend="look at the disk's health and the log",
+        )
+    return None

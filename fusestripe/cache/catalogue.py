@@ -1,4 +1,4 @@
-"""What the commands do with a cache directory, used by a daemon or not: list, check, evict, clear, pin."""
+"""What the commands do with a cache directory, used by a daemon or not: list, check, evict, clear, unpin."""
 
 from __future__ import annotations
 
@@ -132,33 +132,36 @@ class CacheCatalogue:
         Objects in use are left, and pinned ones unless ``pinned``.
         """
 
-        def chosen(files: FileSet) -> bool:
-            entry = self._entry(files)
-            return (
-                entry is not None
-                and origin in ("", entry.version.origin)
-                and (not path or entry.version.path == path or entry.version.path.startswith(f"{path}/"))
-            )
-
-        return self._remove(chosen, pinned)
+        return self._remove(lambda files: self._lies_at(files, origin, path), pinned)
 
     def clear(self, *, pinned: bool = False) -> Removed:
         """Delete every object, damaged ones too, but those in use and, unless ``pinned``, the pinned ones."""
         return self._remove(lambda _files: True, pinned)
 
-    def pin(self, version: ObjectVersion, stripe_size: int, until: float | None = None) -> None:
-        """Keep the object from eviction until ``until`` (seconds since the epoch; None: for ever)."""
-        try:
-            self._files.pin(object_name(version, stripe_size), until)
-        except OSError as error:
-            raise CacheError(f"cannot pin {version.path} in the cache: {error.strerror}") from error
+    def unpin(self, *, origin: str = "", path: str = "") -> int:
+        """Let the objects that ``evict`` would choose be evicted again; how many were pinned.
 
-    def unpin(self, version: ObjectVersion, stripe_size: int) -> None:
-        """Let the object be evicted again."""
-        try:
-            self._files.unpin(object_name(version, stripe_size))
-        except OSError as error:
-            raise CacheError(f"cannot unpin {version.path} in the cache: {error.strerror}") from error
+        Without ``origin`` and ``path`` that is every object, damaged ones too. Raises CacheError where the
+        disk fails.
+        """
+        unpinned = 0
+        for files in self._scan():
+            if not files.pinned or ((origin or path) and not self._lies_at(files, origin, path)):
+                continue
+            try:
+                self._files.unpin(files.name)
+            except OSError as error:
+                raise CacheError(f"cannot unpin in {self._files.path}: {error.strerror}") from error
+            unpinned += 1
+        return unpinned
+
+    def _lies_at(self, files: FileSet, origin: str, path: str) -> bool:
+        entry = self._entry(files)
+        return (
+            entry is not None
+            and origin in ("", entry.version.origin)
+            and (not path or entry.version.path == path or entry.version.path.startswith(f"{path}/"))
+        )
 
     def _scan(self) -> list[FileSet]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import logging
 import mmap
@@ -22,7 +23,7 @@ from fusestripe.errors import CacheError
 from fusestripe.stripes.plan import stripe_count, stripe_length
 from fusestripe.units import ObjectVersion
 
-__all__ = ["CachedObject", "Parts", "Room"]
+__all__ = ["CachedObject", "Parts", "Room", "Saved"]
 
 _log = logging.getLogger(__name__)
 _NOT_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -42,6 +43,19 @@ class Room(Protocol):
     def refuse(self) -> None:
         """The disk itself had no room for what was reserved."""
         ...
+
+
+class Saved(enum.Enum):
+    """What came of saving a stripe; true where it is in the cache now."""
+
+    YES = "saved"
+    NO_ROOM = "there is no room, and nothing to evict"
+    DISK_DOWN = "the disk failed, and is left alone for a while"
+    REPLACED = "the files were taken away; the next attempt begins anew"
+
+    def __bool__(self) -> bool:
+        """Whether the stripe is in the cache."""
+        return self is Saved.YES
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -185,8 +199,8 @@ class CachedObject:
         except (Replaced, OSError) as error:
             raise CacheError(f"the cache file of {self._who} cannot be opened: {error}") from error
 
-    def save(self, index: int, data: memoryview) -> bool:
-        """Write the whole stripe and make it present. False: there is no room, or the disk is down.
+    def save(self, index: int, data: memoryview) -> Saved:
+        """Write the whole stripe and make it present, or say why not.
 
         O_DIRECT where ``data`` is page-aligned and the filesystem takes it. Raises CacheError where the disk
         fails.
@@ -194,22 +208,24 @@ class CachedObject:
         self._check_length(index, data)
         parts = self._parts
         if not parts.health.worth_trying:
-            return False
+            return Saved.DISK_DOWN
         checksum = xxhash.xxh3_64_intdigest(data)
         pair = self._pair
         if pair is not None and pair.table.present(index) and pair.table.checksum(index) == checksum:
-            return True
+            return Saved.YES
         try:
-            written = parts.room.reserve(len(data)) and self._write_reserved(index, data, checksum)
+            if not parts.room.reserve(len(data)):
+                return Saved.NO_ROOM
+            saved = self._write_reserved(index, data, checksum)
         except OSError as error:
             what = f"writing stripe {index} of {self._who}"
             parts.counters.add(write_errors=1)
             parts.health.failed(what, error)
             raise CacheError(f"{what} to the cache failed: {error.strerror}") from error
-        if written:
+        if saved:
             parts.health.succeeded()
             parts.counters.add(saves=1, saved_bytes=len(data))
-        return written
+        return saved
 
     def refresh(self) -> None:
         """Learn what other processes have added or cleared. Reads the ledger if it has changed."""
@@ -307,26 +323,26 @@ class CachedObject:
         except OSError as error:
             self._parts.health.failed(f"clearing stripe {index} of {self._who}", error)
 
-    def _write_reserved(self, index: int, data: memoryview, checksum: int) -> bool:
-        written = False
+    def _write_reserved(self, index: int, data: memoryview, checksum: int) -> Saved:
+        saved = Saved.NO_ROOM
         try:
-            written = self._write(index, data, checksum)
+            saved = self._write(index, data, checksum)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._parts.room.refuse()
         finally:
-            self._parts.room.settle(len(data), written=written)
-        return written
+            self._parts.room.settle(len(data), written=bool(saved))
+        return saved
 
-    def _write(self, index: int, data: memoryview, checksum: int) -> bool:
+    def _write(self, index: int, data: memoryview, checksum: int) -> Saved:
         pair = self._pair_for_writing()
         try:
             pair.write(index, data, checksum)
         except (Replaced, FileNotFoundError):
             self._reset(pair)
-            return False
-        return True
+            return Saved.REPLACED
+        return Saved.YES
 
     def _pair_for_writing(self) -> FilePair:
         with self._creating:

@@ -17,13 +17,13 @@ from fusestripe.cache.eviction import Candidate
 from fusestripe.cache.files import CacheDirectory, object_name
 from fusestripe.cache.health import CacheStatistics, Counters, DiskHealth
 from fusestripe.cache.marks import open_marks
-from fusestripe.cache.object import CachedObject, Parts
+from fusestripe.cache.object import CachedObject, Parts, Saved
 from fusestripe.cache.pair import Checked
 from fusestripe.cache.space import Space, default_limit
 from fusestripe.errors import CacheError
 from fusestripe.units import ObjectVersion, format_size
 
-__all__ = ["CacheStatistics", "CacheStore", "CachedObject"]
+__all__ = ["CacheStatistics", "CacheStore", "CachedObject", "Saved"]
 
 _log = logging.getLogger(__name__)
 
@@ -135,20 +135,13 @@ class CacheStore:
     def pin(self, version: ObjectVersion, until: float | None = None) -> None:
         """Keep ``version`` from eviction until ``until`` (seconds since the epoch; None: for ever).
 
-        It may be pinned before any of it is in the cache. Raises CacheError where the disk fails.
+        It may be pinned before any of it is in the cache; CacheCatalogue.unpin takes the pin away.
+        Raises CacheError where the disk fails.
         """
         try:
             self._files.pin(object_name(version, self.stripe_size), until)
         except OSError as error:
             raise CacheError(f"cannot pin {version.path} in the cache: {error.strerror}") from error
-
-    def unpin(self, version: ObjectVersion) -> None:
-        """Let ``version`` be evicted again. Raises CacheError where the disk fails."""
-        try:
-            self._files.unpin(object_name(version, self.stripe_size))
-        except OSError as error:
-            raise CacheError(f"cannot unpin {version.path} in the cache: {error.strerror}") from error
-        self._space.released()
 
     def statistics(self) -> CacheStatistics:
         """The counts and sizes now. Memory only."""

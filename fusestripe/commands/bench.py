@@ -23,8 +23,8 @@ from fusestripe.commands.options import (
     setting_options,
 )
 from fusestripe.config import Settings, load
-from fusestripe.engine import connect
 from fusestripe.errors import ConfigError, FusestripeError, OriginError
+from fusestripe.named import open_named
 from fusestripe.origins.base import Entry, Origin
 from fusestripe.origins.registry import FACTORIES
 from fusestripe.units import MIB, ObjectVersion, format_size
@@ -97,13 +97,10 @@ def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool,
 def find_file(settings: Settings) -> tuple[ObjectVersion, Origin]:
     """The file to measure with. Raises ConfigError where it is too small, and OriginError."""
     route = settings.routes[0]
-    parent, name = split_url(route.source)
-    (origin,) = trio.run(connect, [msgspec.structs.replace(route, source=parent)]).values()
+    named = trio.run(open_named, route)
+    origin = named.origin
     try:
-        entry = origin.stat(name)
-        path = name
-        if entry.is_dir:
-            path, entry = choose(origin, name)
+        path, entry = (named.name, origin.stat(named.name)) if named.name else choose(origin, "")
         if entry.size < settings.stripes.size:
             raise ConfigError(  # noqa: TRY301
                 f"the largest file at {route.source} has {format_size(entry.size)}, less than a stripe",
@@ -113,15 +110,6 @@ def find_file(settings: Settings) -> tuple[ObjectVersion, Origin]:
     except BaseException:
         origin.close()
         raise
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """The directory that ``url`` lies in, and its name there; "" for a store's root or a "/" at the end."""
-    scheme, separator, rest = url.partition("://")
-    parent, slash, name = rest.rpartition("/")
-    if not slash or not name:
-        return url, ""
-    return f"{scheme}{separator}{parent or '/'}", name
 
 
 def choose(origin: Origin, directory: str) -> tuple[str, Entry]:

@@ -23,7 +23,7 @@ __all__ = ["cache"]
 
 @click.group(epilog="Example: fusestripe cache ls --cache-dir /nvme/fusestripe")
 def cache() -> None:
-    """List, verify, evict or clear what is in the cache."""
+    """List, verify, evict, clear or unpin what is in the cache."""
 
 
 @cache.command(name="ls", epilog="Example: fusestripe cache ls --json")
@@ -94,13 +94,28 @@ def evict(
     """
     total = Removed()
     with _open(cache_dir, config) as catalogue:
-        origins = sorted({entry.version.origin for entry in catalogue.entries()})
-        for url in urls:
-            for origin in origins:
-                path = path_in(url, origin)
-                if path is not None:
-                    total = _sum(total, catalogue.evict(origin=origin, path=path, pinned=pinned))
+        for origin, path in _chosen(catalogue, urls):
+            total = _sum(total, catalogue.evict(origin=origin, path=path, pinned=pinned))
     _tell(total, as_json)
+
+
+@cache.command(epilog="Example: fusestripe cache unpin s3://bucket/checkpoints/step-100")
+@click.argument("urls", metavar="[URL]...", nargs=-1)
+@setting_options("cache_dir")
+@config_option
+@json_option
+def unpin(urls: tuple[str, ...], cache_dir: str | None, config: str | None, as_json: bool) -> None:
+    """Let the files at and below each URL, as `cache ls` shows them, be evicted again.
+
+    Without a URL all of them. They were pinned by `prefetch --pin`.
+    """
+    with _open(cache_dir, config) as catalogue:
+        chosen = _chosen(catalogue, urls) if urls else [("", "")]
+        unpinned = sum(catalogue.unpin(origin=origin, path=path) for origin, path in chosen)
+    if as_json:
+        print_json({"objects": unpinned})
+    else:
+        click.echo(f"{_objects(unpinned)} unpinned")
 
 
 @cache.command(epilog="Example: fusestripe cache clear --cache-dir /nvme/fusestripe")
@@ -126,6 +141,13 @@ def path_in(url: str, origin: str) -> str | None:
     if place.rstrip("/") == store.rstrip("/"):
         return ""
     return place[len(store) + 1 :] if place.startswith(store + "/") else None
+
+
+def _chosen(catalogue: CacheCatalogue, urls: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Origins of the cache and paths in them that ``urls`` name."""
+    origins = sorted({entry.version.origin for entry in catalogue.entries()})
+    found = [(origin, path_in(url, origin)) for url in urls for origin in origins]
+    return [(origin, path) for origin, path in found if path is not None]
 
 
 def _open(cache_dir: str | None, config: str | None) -> CacheCatalogue:

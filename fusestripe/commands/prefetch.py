@@ -47,12 +47,14 @@ class Display(Protocol):
 @setting_options("cache_dir", "cache_size", "stripe_size", "stripe_count", "memory")
 @o_option
 @click.option("--check", is_flag=True, help="Fetch nothing; check that every byte is in the cache.")
+@click.option("--pin", is_flag=True, help="Never evict them, until `fusestripe cache unpin`.")
 @json_option
 def prefetch(
     sources: tuple[str, ...],
     config: str | None,
     options: tuple[str, ...],
     check: bool,
+    pin: bool,
     as_json: bool,
     **flags: str | None,
 ) -> None:
@@ -68,7 +70,7 @@ def prefetch(
             tally.add(report)
             display.tell(report)
 
-        bring(sources, read_flags(options, flags), tell, config=config, check=check)
+        bring(sources, read_flags(options, flags), tell, config=config, check=check, pin=pin)
         display.note(tally.summary())
     if tally.failed:
         sys.exit(1)

@@ -48,10 +48,13 @@ class Stripe:
         "key",
         "length",
         "settled",
+        "unsaved",
     )
 
     def __init__(self, key: Key, length: int, take: Callable[[], Awaitable[Buffer]]) -> None:
         self._take = take
+        # For its work to say: why it was not saved.
+        self.unsaved: Exception | None = None
         self.key = key
         self.length = length
         self.filled = 0
@@ -208,6 +211,16 @@ class ResidentStripes:
             stripe._is_done = True
             if self._idle.pop(key, None) is not None:
                 self._rest(stripe)
+
+    def discard(self, key: Key) -> None:
+        """Forget a stripe with which nothing goes on any more, for it to be begun anew."""
+        stripe = self._stripes.get(key)
+        if stripe is not None and stripe.settled.is_set() and not stripe.awaited:
+            self._forget(stripe)
+
+    def give(self, buffer: Buffer) -> None:
+        """Give back what ``take`` gave."""
+        self._pool.give(buffer)
 
     def trim(self) -> None:
         """Give back the memory of stripes that nobody has asked for since the last trim."""

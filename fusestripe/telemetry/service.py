@@ -48,7 +48,9 @@ class ControlService:
         await send(self.status())
 
     async def _prefetch(self, args: Mapping[str, Any], send: Send) -> None:
-        await prefetch(self._engine.tree, self._engine.prefetcher, args["paths"], send, check=args["check"])
+        engine = self._engine
+        check, pin = args["check"], args["pin"]
+        await prefetch(engine.tree, engine.prefetcher, args["paths"], send, check=check, pin=pin)
 
     def status(self) -> Status:
         """The state of all parts at this moment."""

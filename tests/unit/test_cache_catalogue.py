@@ -92,7 +92,7 @@ def test_clear_leaves_what_is_in_use_and_what_is_pinned(store: CacheStore, catal
     third = sample("third")
     fill(store, third)
     held = store.acquire(ONE.version)
-    catalogue.pin(TEN.version, STRIPE)
+    store.pin(TEN.version)
     removed = catalogue.clear()
     assert (removed.objects, removed.in_use, removed.pinned) == (1, 1, 1)
     assert check(held, ONE) == 4
@@ -103,10 +103,15 @@ def test_clear_leaves_what_is_in_use_and_what_is_pinned(store: CacheStore, catal
     assert paths(catalogue) == []
 
 
-def test_a_pin_is_taken_away(catalogue: CacheCatalogue) -> None:
-    catalogue.pin(TEN.version, STRIPE)
-    catalogue.unpin(TEN.version, STRIPE)
-    catalogue.unpin(TEN.version, STRIPE)
+def test_a_pin_is_taken_away(store: CacheStore, catalogue: CacheCatalogue) -> None:
+    for what in (ONE, TEN):
+        store.pin(what.version)
+    assert catalogue.unpin(origin="s3://elsewhere") == 0
+    assert catalogue.unpin(origin="s3://bucket", path=TEN.version.path) == 1
+    assert catalogue.unpin(path=TEN.version.path) == 0
+    removed = catalogue.clear()
+    assert (removed.objects, removed.pinned) == (1, 1)
+    assert catalogue.unpin() == 1
     assert catalogue.clear().pinned == 0
 
 

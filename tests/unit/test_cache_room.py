@@ -82,7 +82,7 @@ def test_what_is_held_or_pinned_stays_and_then_there_is_no_room(directory: Path)
     store.release(held[1])
     assert obj.save(0, files[4].stripe(0))
     assert present_files(store) == [0, 2, 3, 4]
-    store.unpin(files[2].version)
+    store.pin(files[2].version, until=time.time() - 1)
     store.pin(files[3].version, until=time.time() - 1)
     for index in range(1, 4):
         assert obj.save(index, files[4].stripe(index))

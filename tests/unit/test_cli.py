@@ -18,12 +18,13 @@ from rich.progress import Progress
 import fusestripe
 from fusestripe import doctor
 from fusestripe.cli import COMMANDS, cli
-from fusestripe.commands.bench import Rate, judge, split_url
+from fusestripe.commands.bench import Rate, judge
 from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
 from fusestripe.commands.prefetch import Bars, Lines
 from fusestripe.commands.status import format_duration, render
 from fusestripe.config import load
+from fusestripe.named import split_url
 from fusestripe.prefetcher import Report
 from fusestripe.telemetry.status import (
     CacheStatus,

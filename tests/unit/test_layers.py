@@ -28,6 +28,7 @@ ROWS = (
     "telemetry",
     "launch",
     "daemon",
+    "named",
     "offline",
     "api",
     "doctor",

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from fusestripe.cache.store import CacheStore
-from fusestripe.errors import CacheError, OriginUnavailable, VersionChanged
+from fusestripe.errors import OriginUnavailable, VersionChanged
 from fusestripe.openfiles import OpenFiles
 from fusestripe.origins.base import Progress
 from fusestripe.prefetcher import Prefetcher
@@ -51,7 +51,7 @@ class House:
         self.fetcher = Fetcher(threads=buffers, timeout=timeout)
         self.stripes = ResidentStripes(self.pool, nursery)
         disk = trio.CapacityLimiter(8)
-        files = OpenFiles(self.cache, disk)
+        self.files = files = OpenFiles(self.cache, disk)
         self.reader = Reader(
             stripes=self.stripes,
             pool=self.pool,
@@ -62,7 +62,7 @@ class House:
             count=count,
         )
         self.prefetcher = Prefetcher(
-            reader=self.reader, files=files, pool=self.pool, disk=disk, stripe_size=STRIPE, count=count
+            reader=self.reader, files=files, stripes=self.stripes, disk=disk, stripe_size=STRIPE, count=count
         )
 
     def version(self, path: str = "file") -> ObjectVersion:
@@ -228,26 +228,6 @@ async def test_a_flipped_byte_in_the_cache_is_fetched_again(nursery: trio.Nurser
     handle = await second.open()
     assert await second.read_all(handle) == CONTENT
     assert second.origin.ranges == [("file", 3 * STRIPE, STRIPE)]
-
-
-async def test_prefetch_brings_and_checks_every_byte(nursery: trio.Nursery, tmp_path: Path) -> None:
-    house = House(nursery, tmp_path)
-    seen: list[int] = []
-    with pytest.raises(CacheError):
-        await house.prefetcher.check(house.origin, house.version(), seen.append)
-    seen.clear()
-    await house.prefetcher.prefetch(house.origin, house.version(), seen.append)
-    assert sum(seen) == len(CONTENT)
-    house.origin.ranges.clear()
-    await house.prefetcher.check(house.origin, house.version(), seen.append)
-    await house.prefetcher.prefetch(house.origin, house.version(), seen.append)
-    assert house.origin.ranges == []
-
-
-async def test_prefetch_without_room_says_so(nursery: trio.Nursery, tmp_path: Path) -> None:
-    house = House(nursery, tmp_path, cache_size=4 * STRIPE)
-    with pytest.raises(CacheError, match="does not fit"):
-        await house.prefetcher.prefetch(house.origin, house.version(), lambda _: None)
 
 
 async def test_memory_stays_within_its_budget_for_many_files(nursery: trio.Nursery, tmp_path: Path) -> None:

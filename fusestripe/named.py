@@ -1,0 +1,54 @@
+"""What a URL names by itself: a directory with all below it, or one file."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fusestripe.config import Route
+from fusestripe.engine import connect
+from fusestripe.errors import NotFound
+from fusestripe.origins.base import Origin
+
+__all__ = ["Named", "open_named", "split_url"]
+
+
+class Named(msgspec.Struct, frozen=True):
+    """``name`` is the file's name in ``origin``; "" means all of it. ``url`` is the directory's."""
+
+    origin: Origin
+    url: str
+    name: str
+
+    def shown(self, below: str) -> str:
+        """The URL of the path ``below`` the directory."""
+        slash = "" if self.url.endswith("/") or not below else "/"
+        return f"{self.url}{slash}{below}"
+
+
+async def open_named(route: Route) -> Named:
+    """The origin of what the route's source names, checked.
+
+    It is taken for a directory first, and only where there is none for a file in the one above: credentials
+    may reach no further than what was named. Raises OriginError and ConfigError.
+    """
+    try:
+        return await _open(route, route.source, "")
+    except NotFound:
+        parent, name = split_url(route.source)
+        if not name:
+            raise
+        return await _open(route, parent, name)
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The directory that ``url`` lies in, and its name there; "" for a store's root or a "/" at the end."""
+    scheme, separator, rest = url.partition("://")
+    parent, slash, name = rest.rpartition("/")
+    if not slash or not name:
+        return url, ""
+    return f"{scheme}{separator}{parent or '/'}", name
+
+
+async def _open(route: Route, source: str, name: str) -> Named:
+    (origin,) = (await connect([msgspec.structs.replace(route, source=source)])).values()
+    return Named(origin, source, name)

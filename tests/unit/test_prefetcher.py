@@ -1,0 +1,189 @@
+"""Prefetching: every byte is on the disk and checked, bad ones are mended, failures name their cause."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from fusestripe.cache import pair as pair_module
+from fusestripe.errors import CacheError
+from fusestripe.namespace.routes import RouteTable
+from fusestripe.namespace.tree import Tree
+from fusestripe.openfiles import OpenFile
+from fusestripe.prefetcher import Report, prefetch
+from fusestripe.units import GIB
+from tests.support.memory_origin import MemoryOrigin
+from tests.unit.test_reader import CONTENT, STRIPE, House, until
+
+
+def damage(cache: Path, offset: int) -> None:
+    """Overwrite four bytes of the only file in the cache."""
+    (data,) = cache.glob("objects/*/*.data")
+    with data.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"oops")
+
+
+async def open_file(house: House) -> OpenFile:
+    return await house.files.hold(house.origin, house.version())
+
+
+async def test_every_byte_is_brought_and_checked(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path)
+    file = await open_file(house)
+    seen: list[int] = []
+    with pytest.raises(CacheError):
+        await house.prefetcher.check(file, seen.append)
+    seen.clear()
+    await house.prefetcher.prefetch(file, seen.append)
+    assert sum(seen) == len(CONTENT)
+    house.origin.ranges.clear()
+    await house.prefetcher.check(file, seen.append)
+    await house.prefetcher.prefetch(file, seen.append)
+    assert house.origin.ranges == []
+
+
+async def test_a_bad_stripe_that_is_still_in_memory_is_fetched_again(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    house = House(nursery, tmp_path)
+    file = await open_file(house)
+    await house.prefetcher.prefetch(file, lambda _: None)
+    last = len(CONTENT) // STRIPE
+    assert (house.version(), last) in house.stripes
+    damage(tmp_path, last * STRIPE + 100)
+    await house.prefetcher.prefetch(file, lambda _: None)
+    await house.prefetcher.check(file, lambda _: None)
+
+
+async def test_a_stripe_that_is_read_back_wrong_is_fetched_again(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(nursery, tmp_path)
+    file = await open_file(house)
+    await house.reader.bring(file, 3)
+    damage(tmp_path, 3 * STRIPE + 100)
+    await house.prefetcher.prefetch(file, lambda _: None)
+    assert house.origin.ranges.count(("file", 3 * STRIPE, STRIPE)) == 2
+
+
+async def test_no_room_and_a_failing_disk_are_told_apart(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = House(nursery, tmp_path / "small", cache_size=4 * STRIPE)
+    with pytest.raises(CacheError, match="does not fit into the cache"):
+        await small.prefetcher.prefetch(await open_file(small), lambda _: None)
+
+    house = House(nursery, tmp_path / "broken")
+    file = await open_file(house)
+    await house.reader.bring(file, 0)
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(pair_module, "write_direct", broken)
+    monkeypatch.setattr(pair_module, "write_at", broken)
+    with pytest.raises(CacheError, match="Input/output error"):
+        await house.reader.bring(file, 1)
+    with pytest.raises(CacheError, match="the cache disk failed"):
+        await house.reader.bring(file, 2)
+
+
+async def test_what_was_kept_in_memory_while_there_was_no_room_is_saved_later(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    house = House(nursery, tmp_path, origin=MemoryOrigin({"file": CONTENT[: 2 * STRIPE]}))
+    assert house.cache is not None
+    file = await open_file(house)
+    assert file.cached is not None
+    house.cache._space.limit = 0
+    handle = await house.open()
+    await house.read_all(handle)
+    await until(lambda: all(house.stripes._stripes[key].settled.is_set() for key in house.stripes._stripes))
+    assert file.cached.present_bytes == 0
+    house.cache._space.limit = GIB
+    house.cache._space.released()
+    await house.prefetcher.prefetch(file, lambda _: None)
+    assert file.cached.complete
+
+
+async def test_idle_stripes_make_way_for_the_check(nursery: trio.Nursery, tmp_path: Path) -> None:
+    house = House(nursery, tmp_path, buffers=4, origin=MemoryOrigin({"file": CONTENT[: 4 * STRIPE]}))
+    file = await open_file(house)
+    with trio.fail_after(20):
+        await house.prefetcher.prefetch(file, lambda _: None)
+        for index in range(4):  # idle, of no use to anybody
+            house.stripes.find((file.version, index)) or house.reader._begin(file, index, urgent=True)
+        await trio.sleep(0.2)
+        await house.prefetcher.check(file, lambda _: None)
+
+
+def tree_of(house: House, nursery: trio.Nursery) -> Tree:
+    return Tree(RouteTable({"": house.origin}), nursery, ttl=60, negative_ttl=5, timeout=5)
+
+
+async def run(house: House, nursery: trio.Nursery, *, pin: bool = False) -> list[Report]:
+    ended: list[Report] = []
+
+    async def send(report: Report) -> None:
+        if report.state in ("done", "failed"):
+            ended.append(report)
+
+    await prefetch(tree_of(house, nursery), house.prefetcher, [""], send, check=False, pin=pin)
+    return ended
+
+
+async def test_what_is_done_is_not_evicted_for_what_comes_later(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    size = 4 * STRIPE
+    files = {f"file{number:02}": CONTENT[number : number + size] for number in range(24)}
+    house = House(nursery, tmp_path, origin=MemoryOrigin(files), cache_size=12 * size)
+    reports = await run(house, nursery)
+    done = [report.path for report in reports if report.state == "done"]
+    assert len(reports) == len(files) > len(done) >= 1
+    assert all("does not fit" in report.error for report in reports if report.state == "failed")
+    assert len(house.files) == 0
+    for path in done:
+        file = await house.files.hold(house.origin, house.version(path))
+        await house.prefetcher.check(file, lambda _: None)
+        await house.files.let_go(file)
+
+
+async def test_what_is_pinned_outlives_what_is_read_later(nursery: trio.Nursery, tmp_path: Path) -> None:
+    size = 4 * STRIPE
+    files = {f"file{number}": CONTENT[number : number + size] for number in range(2)}
+    house = House(nursery, tmp_path, origin=MemoryOrigin(files), cache_size=4 * size)
+    assert [report.state for report in await run(house, nursery, pin=True)] == ["done"] * 2
+    for number in range(6):
+        house.origin.replace(f"later{number}", CONTENT[:size])
+        handle = await house.open(f"later{number}")
+        await house.read_all(handle)
+        await house.reader.close(handle)
+    for path in files:
+        file = await house.files.hold(house.origin, house.version(path))
+        await house.prefetcher.check(file, lambda _: None)
+        await house.files.let_go(file)
+
+
+async def test_a_large_tree_is_no_task_for_each_file(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"file{number:03}": b"x" for number in range(300)}
+    house = House(nursery, tmp_path, origin=MemoryOrigin(files))
+    most = 0
+    real = house.files.hold
+
+    async def hold(origin: MemoryOrigin, version: object) -> OpenFile:
+        nonlocal most
+        most = max(most, trio.lowlevel.current_statistics().tasks_living)
+        return await real(origin, version)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(house.files, "hold", hold)
+    assert len(await run(house, nursery)) == len(files)
+    assert most < 100
