@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fusestripe.cli import cli
 from tests.support.mounted import Mounted, until
 from tests.support.mounted_store import KIB, MIB, MountedStore, Pread, content, drop_pages, ranges_of
 from tests.support.proxy import Fault
@@ -144,6 +146,38 @@ def test_eviction_keeps_the_limit_and_the_open_file(store: MountedStore) -> None
         assert store.requests("GET") == []
 
 
+def test_a_pinned_file_stays_until_it_is_unpinned(store: MountedStore) -> None:
+    limit = 8 * MIB
+    store.put("pinned", DATA)
+    files = {f"file{number}": content(SIZE, number) for number in range(6)}
+    for name, data in files.items():
+        store.put(name, data)
+    cache = ("--cache-dir", str(store.directory / "cache"))
+
+    def read_others() -> None:
+        for name, data in files.items():
+            assert (mount.path / name).read_bytes() == data
+            wait_saved(mount, mount.path / name)
+            drop_pages(mount.path / name)
+
+    def asked_for_pinned() -> bool:
+        drop_pages(mount.path / "pinned")
+        store.proxy.reset()
+        assert (mount.path / "pinned").read_bytes() == DATA
+        return store.requests("GET") != []
+
+    with store.mount(cache_size=limit) as mount:
+        assert CliRunner().invoke(cli, ["prefetch", str(mount.path / "pinned"), "--pin"]).exit_code == 0
+        read_others()
+        read_others()
+        assert not asked_for_pinned()
+        done = CliRunner().invoke(cli, ["cache", "unpin", f"s3://{store.bucket}/pinned", *cache])
+        assert done.output == "1 object unpinned\n"
+        read_others()
+        read_others()
+        assert asked_for_pinned()
+
+
 def test_an_open_file_larger_than_the_cache(store: MountedStore) -> None:
     limit = MIB
     store.put("file", DATA)
@@ -182,11 +216,11 @@ def test_a_stripe_damaged_after_its_check_is_fetched_again(store: MountedStore) 
     with store.mount() as mount:
         assert (mount.path / "file").read_bytes() == DATA
         wait_saved(mount, mount.path / "file")
-    with store.mount(complaints=True) as mount, opened(mount.path / "file") as descriptor:
+    few = 16 * STRIPE
+    with store.mount(memory=few, complaints=True) as mount, opened(mount.path / "file") as descriptor:
         assert os.pread(descriptor, SIZE, 0) == DATA  # every stripe is loaded and checked
         assert store.requests("GET") == []
         # The first stripes are not in the daemon's memory any more, nor in the kernel's.
-        until(lambda: mount.status()["memory"]["used"] == 0)
         drop_pages(mount.path / "file")
         (cached,) = (store.directory / "cache").rglob("*.data")
         with cached.open("r+b") as file:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fusestripe
+from fusestripe.cache.catalogue import CacheCatalogue
 from fusestripe.errors import ConfigError, MountError
 from fusestripe.kernel.mounting import find_mount
 from tests.support.mounted_store import KIB, MIB, MountedStore, content
@@ -62,6 +63,23 @@ def test_prefetch_a_url_and_mount_it(aws: MountedStore, tmp_path: Path) -> None:
     assert aws.proxy.statistics().count("GET") == 0
     checked = fusestripe.prefetch(url, check=True, cache_dir=cache, stripe_size=64 * KIB)
     assert [report.state for report in checked] == ["done"] * 4
+
+
+def test_a_url_is_prefetched_without_a_look_at_what_lies_above_it(aws: MountedStore, tmp_path: Path) -> None:
+    aws.put("runs/one/file", b"one")
+    aws.put("runs/two", b"two")
+    base = f"s3://{aws.bucket}/runs"
+    aws.proxy.reset()
+    for url in (f"{base}/one", f"{base}/one/"):
+        (report,) = fusestripe.prefetch(url, cache_dir=tmp_path / "cache", pin=True)
+        assert (report.path, report.state) == (f"{base}/one/file", "done")
+    lists = aws.requests("LIST")
+    assert lists
+    assert all("prefix=runs%2Fone%2F" in request.path for request in lists)
+    (report,) = fusestripe.prefetch(f"{base}/two", cache_dir=tmp_path / "cache")
+    assert (report.path, report.state, report.size) == (f"{base}/two", "done", 3)
+    with CacheCatalogue(tmp_path / "cache") as catalogue:
+        assert [entry.pinned for entry in catalogue.entries()] == [True, False]
 
 
 def test_prefetch_below_a_mount(aws: MountedStore) -> None:

@@ -24,7 +24,7 @@ from fusestripe.commands.options import read_flags
 from fusestripe.commands.prefetch import Bars, Lines
 from fusestripe.commands.status import format_duration, render
 from fusestripe.config import load
-from fusestripe.named import split_url
+from fusestripe.named import Named, split_url
 from fusestripe.prefetcher import Report
 from fusestripe.telemetry.status import (
     CacheStatus,
@@ -38,6 +38,7 @@ from fusestripe.telemetry.status import (
     Status,
 )
 from fusestripe.units import MIB
+from tests.support.memory_origin import MemoryOrigin
 
 
 def run(*args: str) -> Result:
@@ -140,6 +141,16 @@ def test_prefetch_cache_ls_verify_evict_clear(source: Path, tmp_path: Path) -> N
     assert json.loads(evicted.stdout)["objects"] == 1
     assert "1 object deleted" in run("cache", "clear", "--cache-dir", str(cache)).stdout
     assert json.loads(run("cache", "ls", "--cache-dir", str(cache), "--json").stdout) == []
+
+
+def test_prefetch_pin_and_cache_unpin(source: Path, tmp_path: Path) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    assert prefetched(source, tmp_path / "cache", "--pin").exit_code == 0
+    assert run("cache", "ls", *cache).stdout.count("pinned") == 2
+    assert "2 pinned" in run("cache", "clear", *cache).stdout
+    assert run("cache", "unpin", f"file://{source}/sub", *cache).stdout == "1 object unpinned\n"
+    assert json.loads(run("cache", "unpin", "--json", *cache).stdout) == {"objects": 1}
+    assert "2 objects deleted" in run("cache", "clear", *cache).stdout
 
 
 def test_a_damaged_cache_is_told_and_cleared(source: Path, tmp_path: Path) -> None:
@@ -256,6 +267,20 @@ def test_what_evict_means_by_a_url(url: str, origin: str, path: str | None) -> N
 )
 def test_where_a_file_lies(url: str, parts: tuple[str, str]) -> None:
     assert split_url(url) == parts
+
+
+@pytest.mark.parametrize(
+    ("url", "below", "shown"),
+    [
+        ("file:///", "x", "file:///x"),
+        ("file:///x", "y/z", "file:///x/y/z"),
+        ("s3://b/", "x", "s3://b/x"),
+        ("s3://b", "x", "s3://b/x"),
+        ("s3://b", "", "s3://b"),
+    ],
+)
+def test_reports_name_what_lies_below_a_url(url: str, below: str, shown: str) -> None:
+    assert Named(MemoryOrigin({}), url, "").shown(below) == shown
 
 
 def test_bench_advises_the_fewest_streams_that_give_nearly_all() -> None:
