@@ -1,4 +1,4 @@
-"""fusestripe: HDFS and object stores as one directory tree, read in parallel stripes and cached on NVMe."""
+"""fusestripe: object stores as one directory tree, read in parallel stripes and cached on NVMe."""
 
 from __future__ import annotations
 

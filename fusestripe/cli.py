@@ -83,7 +83,7 @@ def _debugging() -> bool:
 )
 @click.version_option(fusestripe.__version__, prog_name="fusestripe")
 def cli() -> None:
-    """Object stores and HDFS as one directory tree, read in parallel stripes and cached on NVMe."""
+    """Object stores as one directory tree, read in parallel stripes and cached on NVMe."""
 
 
 def main() -> None:

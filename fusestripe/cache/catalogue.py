@@ -83,6 +83,7 @@ class CacheCatalogue:
     """
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._files = CacheDirectory(directory, create=False)
         try:
             self._marks = open_marks(self._files)

@@ -61,6 +61,11 @@ class Space:
         with self._lock:
             self._scan()
 
+    def rescan(self) -> None:
+        """Look at the directory now, for whoever wants to know and not to write."""
+        with self._lock:
+            self._scan()
+
     @property
     def used(self) -> int:
         """By the last scan and the writes since."""

@@ -143,6 +143,10 @@ class CacheStore:
         except OSError as error:
             raise CacheError(f"cannot pin {version.path} in the cache: {error.strerror}") from error
 
+    def rescan(self) -> None:
+        """Have ``used`` and ``objects`` of the statistics be of now. Reads the directory."""
+        self._space.rescan()
+
     def statistics(self) -> CacheStatistics:
         """The counts and sizes now. Memory only."""
         count = self._counters.get

@@ -48,10 +48,13 @@ def list_(cache_dir: str | None, config: str | None, as_json: bool) -> None:
         size = format_size(entry.version.size)
         table.add_row(Text(_name(entry)), size, _share(entry), ago, ", ".join(marks))
     console = Console()
+    if not console.is_terminal:
+        console.width = 1000  # a line a file, whatever reads it
     if entries:
         console.print(table)
     total = sum(entry.disk_bytes for entry in entries)
-    console.print(f"{_objects(len(entries))}, {format_size(total)} on disk", highlight=False)
+    text = f"{catalogue.directory}: {_objects(len(entries))}, {format_size(total)} on disk"
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 @cache.command(epilog="Example: fusestripe cache verify --cache-dir /nvme/fusestripe")

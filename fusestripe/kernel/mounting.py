@@ -197,7 +197,7 @@ def unmount(mountpoint: str) -> None:
 
 
 def holders(mountpoint: str, within: float = PATIENCE_SECONDS) -> list[str]:
-    """Processes that work in ``mountpoint`` or hold a file of it open, like "python (4711)".
+    """Processes that work in ``mountpoint``, or hold a file of it open or mapped, like "python (4711)".
 
     Best effort: those this user may look at, as far as ``within`` seconds reach.
     """
@@ -207,14 +207,21 @@ def holders(mountpoint: str, within: float = PATIENCE_SECONDS) -> list[str]:
     def search() -> None:
         for process in psutil.process_iter():
             try:
-                paths = [process.cwd(), *(file.path for file in process.open_files())]
-                if any(path == mountpoint or path.startswith(below) for path in paths):
-                    found.append(f"{process.name()} ({process.pid})")
+                if any(path == mountpoint or path.startswith(below) for path in _paths_of(process)):
+                    is_own = process.pid == os.getpid()
+                    found.append("this process" if is_own else f"{process.name()} ({process.pid})")
             except (psutil.Error, OSError):
                 continue  # gone meanwhile, or another user's
 
     _within(within, search)
     return list(found)
+
+
+def _paths_of(process: psutil.Process) -> Iterator[str]:
+    """What ``process`` holds: torch.load(mmap=True) keeps a map and closes its descriptor."""
+    yield process.cwd()
+    yield from (file.path for file in process.open_files())
+    yield from (region.path for region in process.memory_maps(grouped=True))
 
 
 class _Busy(Exception):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
+
+import trio
 
 import fusestripe
 from fusestripe.engine import Engine
@@ -45,6 +48,8 @@ class ControlService:
         return {"status": self._status, "prefetch": self._prefetch}
 
     async def _status(self, args: Mapping[str, Any], send: Send) -> None:
+        with suppress(OSError):  # a directory that is gone shows as it was last seen; health tells the rest
+            await trio.to_thread.run_sync(self._engine.cache.rescan)
         await send(self.status())
 
     async def _prefetch(self, args: Mapping[str, Any], send: Send) -> None:
