@@ -52,7 +52,7 @@ def test_a_life(source: str, mountpoint: Path, tmp_path: Path) -> None:
     status = json.loads(fusestripe("status", str(mountpoint), "--json").stdout)
     assert status["mountpoint"] == str(mountpoint)
     assert status["routes"] == [{"path": "/", "url": source}]
-    assert status["reads"]["bytes"] == len(CONTENT)
+    assert status["reads"]["bytes"] >= len(CONTENT)  # the kernel may ask for a page twice
     assert str(mountpoint) in [one["mountpoint"] for one in json.loads(fusestripe("status", "--json").stdout)]
     done = fusestripe("prefetch", str(mountpoint))
     lines = [f"{mountpoint}/model.bin: 20 MiB", f"{mountpoint}/sub/small: 5 B"]
