@@ -211,7 +211,7 @@ class Reader:
         while self._active and next(iter(self._active.values())) < horizon:
             self._active.popitem(last=False)
         share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
-        return max(1, min(2 * self._count, share))
+        return max(1, min(self._count + self._count // 2, share))
 
     def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)

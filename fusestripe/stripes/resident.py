@@ -22,7 +22,7 @@ Key = tuple[ObjectVersion, int]
 
 # Stripes kept after a reader is done with them, for others close behind it. More would only be memory that
 # the kernel has to clear: what is used again is warm.
-DONE_KEPT = 4
+DONE_KEPT = 2
 
 
 class Stripe:
