@@ -72,6 +72,7 @@ def _attend(pid: int, mountpoint: str) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, hand_on)
+    click.echo(f"fusestripe: serving {mountpoint}; Ctrl-C unmounts it", err=True)
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code == 0:

@@ -79,7 +79,7 @@ def test_the_foreground_ends_with_a_signal(
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert process.stderr is not None
-        while "is mounted" not in process.stderr.readline():
+        while "Ctrl-C unmounts" not in process.stderr.readline():
             assert time.monotonic() < deadline
         process.send_signal(number)
         assert process.wait(timeout=30) == 0
