@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,17 +18,11 @@ from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
 from fusestripe.launch import launch, log_path, stop
 from fusestripe.telemetry.control import daemon_pid, socket_path
+from tests.support.mounted import until
 
 
 def command(behaviour: str) -> list[str]:
     return [sys.executable, "-m", "tests.support.small_daemon", behaviour]
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -208,7 +201,7 @@ def test_a_daemon_that_does_not_end_is_told(
             stop(mountpoint)
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not os.path.exists(socket_path(mountpoint)))
+    until(lambda: not os.path.exists(socket_path(mountpoint)))
     os.waitpid(pid, 0)
 
 
@@ -222,4 +215,4 @@ def test_a_mount_whose_daemon_hangs_holds_nobody_up(settings: Settings, mountpoi
             stop(mountpoint)  # the look that was not answered is itself the user
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_until(lambda: os.listdir(mountpoint) == [])
+    until(lambda: os.listdir(mountpoint) == [])

@@ -20,18 +20,6 @@ TEN = sample("step-10/model.pt", 2 * STRIPE)
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def store(directory: Path) -> Iterator[CacheStore]:
-    store = open_store(directory)
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def catalogue(store: CacheStore, directory: Path) -> Iterator[CacheCatalogue]:
     for what in (ONE, TEN):
         fill(store, what)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,18 +23,6 @@ from tests.support.caches import (
     open_store,
     sample,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def store(directory: Path) -> Iterator[CacheStore]:
-    store = open_store(directory)
-    yield store
-    store.close()
 
 
 def zero_after(path: Path, offset: int, length: int) -> None:

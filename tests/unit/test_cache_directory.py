@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fusestripe.cache.store import CacheStore
 from fusestripe.errors import CacheError
 from tests.support.caches import (
     STRIPE,
@@ -18,18 +16,6 @@ from tests.support.caches import (
     open_store,
     sample,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def store(directory: Path) -> Iterator[CacheStore]:
-    store = open_store(directory)
-    yield store
-    store.close()
 
 
 def mend_of(error: pytest.ExceptionInfo[CacheError]) -> str:

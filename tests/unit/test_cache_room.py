@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,18 +25,6 @@ from tests.support.caches import (
     present_files,
     sample,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def store(directory: Path) -> Iterator[CacheStore]:
-    store = open_store(directory)
-    yield store
-    store.close()
 
 
 def test_the_oldest_goes_first_and_the_limit_is_kept(directory: Path) -> None:

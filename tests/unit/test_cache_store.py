@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,6 @@ from tests.support.caches import (
     open_store,
     sample,
 )
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def store(directory: Path) -> Iterator[CacheStore]:
-    store = open_store(directory)
-    yield store
-    store.close()
 
 
 def test_stripes_come_back(store: CacheStore) -> None:
