@@ -15,7 +15,7 @@ import obstore.exceptions
 from obstore.store import S3Store
 
 from fusestripe.errors import ConfigError, NotFound, OriginError, VersionChanged
-from fusestripe.origins import s3_listing
+from fusestripe.origins import key_listing
 from fusestripe.origins.aws import AwsAccess, find_access
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
 from fusestripe.origins.object_store import expressible, failure_of, read_object, status_in
@@ -80,12 +80,12 @@ class S3Origin:
     def list_dir(self, path: str) -> Iterator[list[Entry]]:
         """See Origin. A request a thousand names."""
         where = self._found(path)
-        return s3_listing.children(self._pages(path, delimiter="/"), where)
+        return key_listing.children(self._pages(path, delimiter="/"), where)
 
     def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
         """See Origin. A request a thousand keys."""
         where = self._found(path)
-        return s3_listing.tree(self._pages(path), where)
+        return key_listing.tree(self._pages(path), where)
 
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
@@ -125,7 +125,7 @@ class S3Origin:
             return NotFound(f"{what} does not exist")
         return failure_of(error, what)
 
-    def _pages(self, path: str, *, delimiter: str = "") -> Iterator[s3_listing.ListPage]:
+    def _pages(self, path: str, *, delimiter: str = "") -> Iterator[key_listing.ListPage]:
         """Raises NotFound where no key lies in the directory. An empty bucket is an empty directory."""
         where = self._inside(path)
         some = not where

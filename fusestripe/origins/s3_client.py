@@ -22,8 +22,9 @@ from botocore.credentials import Credentials
 from fusestripe.errors import BadAnswer, OriginError, VersionChanged
 from fusestripe.origins.aws import AwsAccess
 from fusestripe.origins.base import Progress
+from fusestripe.origins.key_listing import ListPage
 from fusestripe.origins.s3_errors import Refusal, error_of, network_error, refusal_in
-from fusestripe.origins.s3_listing import ListPage, parse_page
+from fusestripe.origins.s3_listing import parse_page
 from fusestripe.units import ObjectVersion
 
 if TYPE_CHECKING:

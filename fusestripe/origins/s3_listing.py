@@ -1,57 +1,18 @@
-"""S3 listings: the XML of ListObjectsV2 and what it means as files and directories. Pure.
-
-How odd keys are shown: a key with a component that cannot be one (empty, ".", "..", over 255 bytes, NUL) is
-hidden, and the directories before that component are shown; a key that ends in "/" makes a directory; a
-name that is both a file and a directory is a directory.
-"""
+"""S3 listings: the XML of ListObjectsV2. Pure."""
 
 from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
-import msgspec
-
 from fusestripe.errors import BadAnswer
-from fusestripe.origins.base import Entry, is_component
+from fusestripe.origins.key_listing import ListedObject, ListPage
 
-__all__ = ["ListPage", "ListedObject", "children", "parse_page", "tree"]
+__all__ = ["parse_page"]
 
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)")
-
-
-class ListedObject(msgspec.Struct, frozen=True):
-    """One key. ``etag`` is as the server wrote it, with its quotes; ``mtime_ns`` is since the epoch."""
-
-    key: str
-    size: int
-    mtime_ns: int
-    etag: str
-
-    def entry(self, name: str) -> Entry:
-        """The file ``name`` that this key is."""
-        return Entry(name, is_dir=False, size=self.size, mtime_ns=self.mtime_ns, tag=self.etag)
-
-
-class ListPage(msgspec.Struct, frozen=True):
-    """One answer: keys, common prefixes, and the token of the next page (None: this is the last)."""
-
-    objects: list[ListedObject]
-    prefixes: list[str]
-    next_token: str | None
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing, here or on a page to come."""
-        return not self.objects and not self.prefixes and self.next_token is None
-
-    @property
-    def last(self) -> str:
-        """The last key or prefix in the order of keys; "" where there is none."""
-        return max((*(found.key for found in self.objects), *self.prefixes), default="")
 
 
 def parse_page(body: bytes) -> ListPage:
@@ -122,92 +83,3 @@ def _nanoseconds(text: str) -> int:
 def _local(tag: str) -> str:
     """A tag without its namespace; some servers leave that out."""
     return tag.rpartition("}")[2]
-
-
-def children(pages: Iterable[ListPage], prefix: str) -> Iterator[list[Entry]]:
-    """What lies directly in the directory whose keys start with ``prefix``; ``pages`` have the delimiter "/".
-
-    A file is held back until its name can no longer turn up as a directory, maybe on the next page: the key
-    "a" comes before "a!" and that before "a/".
-    """
-    shown: set[str] = set()
-    held: dict[str, Entry] = {}
-    for page in pages:
-        directories = {found[len(prefix) : -1] for found in page.prefixes if found.endswith("/")}
-        entries = [Entry(name, is_dir=True) for name in sorted(directories - shown) if is_component(name)]
-        shown |= directories
-        files = ((found.key[len(prefix) :], found) for found in page.objects)
-        held.update((name, found.entry(name)) for name, found in files if is_component(name))
-        last = page.last[len(prefix) :]
-        for name in [name for name in held if page.next_token is None or name + "/" < last]:
-            entry = held.pop(name)
-            if name not in shown:
-                entries.append(entry)
-        if entries:
-            yield entries
-
-
-class _Pending:
-    """Entries of a tree in the order of their keys, kept until no later key can say otherwise."""
-
-    def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._last = ""
-
-    def add(self, path: str, entry: Entry) -> None:
-        """A directory counts only while nothing lies in it; what lies in a name makes that a directory."""
-        inside = path + "/"
-        if entry.is_dir and (
-            self._last.startswith(inside) or any(p.startswith(inside) for p in self._entries)
-        ):
-            return
-        for above in _ancestors(path):
-            self._entries.pop(above, None)
-        known = self._entries.get(path)
-        if known is None or entry.is_dir:
-            self._entries[path] = entry
-
-    def settled(self, key: str | None) -> Iterator[tuple[str, Entry]]:
-        """What is certain once ``key`` has come (None: the end)."""
-        for path in list(self._entries):
-            if key is None or not (key.startswith(path + "/") or key < path + "/"):
-                self._last = path
-                yield path, self._entries.pop(path)
-
-
-def tree(pages: Iterable[ListPage], prefix: str) -> Iterator[list[tuple[str, Entry]]]:
-    """Every file below the directory whose keys start with ``prefix``, from pages listed without a delimiter.
-
-    A directory in which nothing is shown is an entry of its own. Keys of one directory come together, as in
-    the order of S3 (by bytes) and in that of servers that walk a tree.
-    """
-    pending = _Pending()
-    for page in pages:
-        entries: list[tuple[str, Entry]] = []
-        for found in page.objects:
-            key = found.key[len(prefix) :]
-            entries.extend(pending.settled(key))
-            path, hidden = _visible(key)
-            name = path.rpartition("/")[2]
-            if path:
-                pending.add(path, Entry(name, is_dir=True) if hidden else found.entry(name))
-        if entries:
-            yield entries
-    rest = list(pending.settled(None))
-    if rest:
-        yield rest
-
-
-def _visible(key: str) -> tuple[str, bool]:
-    """The part of ``key`` before the first component that cannot be one, and whether there is such a one."""
-    components = key.split("/")
-    for index, component in enumerate(components):
-        if not is_component(component):
-            return "/".join(components[:index]), True
-    return key, False
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    while (cut := path.rfind("/")) >= 0:
-        path = path[:cut]
-        yield path

@@ -17,8 +17,8 @@ from fusestripe.errors import (
     VersionChanged,
 )
 from fusestripe.origins.base import Origin, OriginOptions
+from fusestripe.origins.key_listing import ListPage
 from fusestripe.origins.registry import open_origin
-from fusestripe.origins.s3_listing import ListPage
 from fusestripe.units import ObjectVersion
 from tests.origins.conformance import KeyConformance, Store, fetch, listing, pinned
 from tests.support.proxy import Fault, Proxy

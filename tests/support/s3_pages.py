@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import quote_plus
 from xml.sax.saxutils import escape
 
-from fusestripe.origins.s3_listing import ListedObject, ListPage
+from fusestripe.origins.key_listing import ListedObject, ListPage
 
 __all__ = ["as_xml", "listed", "pages_of"]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fusestripe.errors import BadAnswer
 from fusestripe.origins.base import Entry, is_component
-from fusestripe.origins.s3_listing import ListPage, children, parse_page, tree
+from fusestripe.origins.key_listing import ListPage, children, tree
+from fusestripe.origins.s3_listing import parse_page
 from tests.support.s3_pages import as_xml, listed, pages_of
 
 LONG = "L" * 256
