@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
-import pyfuse3
 import trio
 
 from fusestripe.engine import Engine, connect, open_cache
-from fusestripe.errors import FusestripeError, MountError
+from fusestripe.errors import FusestripeError
 from fusestripe.kernel import mounting
+from fusestripe.kernel.attach import MountOptions
 from fusestripe.kernel.operations import Operations, Ownership
+from fusestripe.kernel.session import Session, mount_session
 from fusestripe.launch import Order, read_order, report
 from fusestripe.telemetry.control import serve, socket_path
 from fusestripe.telemetry.service import ControlService
@@ -25,11 +26,6 @@ from fusestripe.telemetry.status import Feature
 __all__ = ["main"]
 
 log = logging.getLogger("fusestripe")
-
-# Requests the kernel may have under way here at once, each in a task of its own; and tasks that stay when
-# there are fewer: with pyfuse3's one, every request starts a task and ends another (4% of a warm read).
-MAX_TASKS = 1000
-MIN_TASKS = 64
 
 
 def main() -> int:
@@ -78,38 +74,41 @@ async def _live(order: Order, engine: Engine) -> None:
         started_ns=time.time_ns(),
     )
     service = ControlService(order.mountpoint, order.settings.cache.dir, engine, operations.count_inodes)
-    try:
-        pyfuse3.init(operations, order.mountpoint, _mount_options(order))
-    except RuntimeError as error:
-        raise MountError(f"{order.mountpoint} cannot be mounted: {error}", mend="fusestripe doctor") from None
     # Until the mount is gone: a second signal must not kill what the first has told to unmount.
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        try:
-            async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
+            with mount_session(
+                order.mountpoint,
+                MountOptions(_source_of(order), order.settings.mount.allow_other),
+                operations,
+                engine.reader,
+                nursery,
+                channel=order.settings.mount.channel,
+                passthrough=order.settings.mount.passthrough,
+            ) as session:
                 nursery.start_soon(_end_at, signals, nursery.cancel_scope)
                 await nursery.start(serve, socket_path(order.mountpoint), service.handlers())
-                nursery.start_soon(_announce, order, service)
-                await pyfuse3.main(min_tasks=MIN_TASKS, max_tasks=MAX_TASKS)
+                nursery.start_soon(_announce, order, service, session)
+                await session.serve()
                 nursery.cancel_scope.cancel()
-        finally:
-            pyfuse3.close(unmount=True)
 
 
-def _mount_options(order: Order) -> set[str]:
+def _source_of(order: Order) -> str:
+    """What mount(8) and df show as mounted."""
     routes = order.settings.routes
-    source = routes[0].source if len(routes) == 1 else "fusestripe"
-    fsname = source.replace("\\", "\\\\").replace(",", "\\,")
-    options = {*pyfuse3.default_options, "ro", "subtype=fusestripe", f"fsname={fsname}"}
-    if order.settings.mount.allow_other:
-        options.add("allow_other")
-    return options
+    return routes[0].source if len(routes) == 1 else "fusestripe"
 
 
-async def _announce(order: Order, service: ControlService) -> None:
+async def _announce(order: Order, service: ControlService, session: Session) -> None:
     """Say that the tree answers, once it does."""
     await trio.to_thread.run_sync(os.stat, order.mountpoint)
-    why_not = await trio.to_thread.run_sync(mounting.raise_read_ahead, order.mountpoint)
-    service.features = (Feature("read-ahead", not why_not, why_not),)
+    no_read_ahead = await trio.to_thread.run_sync(mounting.raise_read_ahead, order.mountpoint)
+    reasons = {
+        "read-ahead": no_read_ahead,
+        "channel": session.channel,
+        "passthrough": session.passthrough,
+    }
+    service.features = tuple(Feature(name, not why_not, why_not) for name, why_not in reasons.items())
     log.info("%s is mounted", order.mountpoint)
     report(order.ready_fd)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import msgspec
 import trio
@@ -85,6 +88,9 @@ class Reader:
         self._disk = disk
         self._active: OrderedDict[ObjectVersion, float] = OrderedDict()
         self._reads = self._bytes = self._errors = 0
+        # Over the patterns of handles and the counters, which any thread may touch. Never held for long.
+        self._lock = threading.Lock()
+        self._token = trio.lowlevel.current_trio_token()
 
     async def open(self, origin: Origin, version: ObjectVersion) -> Handle:
         """A handle that reads ``version`` and nothing else. Asks the origin nothing."""
@@ -113,16 +119,63 @@ class Reader:
         try:
             data = await self._read(handle, offset, length)
         except Exception as error:
-            self._errors += 1
+            self._errors += 1  # on the event loop only
             file.changed = file.changed or isinstance(error, VersionChanged)
             raise
-        self._reads += 1
-        self._bytes += length
+        with self._lock:
+            self._reads += 1
+            self._bytes += length
         return data
+
+    def read_now(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray | None:
+        """Like ``read``, from any thread, where the bytes are in memory or in a checked stripe of the cache.
+
+        None: they are not, and ``read`` has to be asked. May wait for the cache's disk, never for an origin.
+        The bytes stay as long as anything looks at the view.
+        """
+        file = handle.file
+        length = max(0, min(length, file.version.size - offset))
+        if length == 0:
+            return b""
+        index, start = divmod(offset, self._stripe_size)
+        stop = start + length
+        if stop > self._stripe_size:
+            return None
+        data: memoryview | bytearray | None = self._stripes.look((file.version, index), start, stop)
+        from_file = data is None
+        if data is None:
+            data = _read_verified(file, index, offset, length)
+            if data is None:
+                return None
+        with self._lock:
+            handle.pattern.observe(offset, length)
+            position = (index, handle.pattern.reach // self._stripe_size)
+            self._reads += 1
+            self._bytes += length
+        ends = stop == self._length(file, index)
+        # With all its stripes in flight, the next one that comes looks further ahead.
+        may_begin = file.in_flight < self._count and file.served_at != position
+        if not from_file and (ends or may_begin):
+            self._soon(self._passed, file, position, ends)
+        return data
+
+    def _passed(self, file: OpenFile, position: tuple[int, int], ends: bool) -> None:
+        """On the event loop: a reader came to ``position`` without help; ``ends``: to its stripe's end."""
+        self._active[file.version] = trio.current_time()
+        self._active.move_to_end(file.version)
+        if file.users:
+            self._fetch_ahead(file, position)
+        if ends:
+            self._stripes.release((file.version, position[0]))
+
+    def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(call, *arguments)
 
     async def _read(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray:
         file = handle.file
-        goes_on = handle.pattern.observe(offset, length)
+        with self._lock:
+            goes_on = handle.pattern.observe(offset, length)
         plan = list(pieces(offset, length, self._stripe_size))
         if len(plan) == 1 and length <= SMALL_READ and not goes_on:
             direct = await self._read_cache_file(file, plan[0], offset, length)
@@ -203,7 +256,9 @@ class Reader:
         return began
 
     def _wanted(self, file: OpenFile) -> Iterator[int]:
-        return take_turns((walk for pattern in file.patterns for walk in pattern.ahead()), self._stripe_size)
+        with self._lock:
+            walks = [walk for pattern in file.patterns for walk in pattern.ahead()]
+        return take_turns(walks, self._stripe_size)
 
     def _window(self) -> int:
         """How many stripes ahead of its readers one file may hold: a fair share of the memory."""
@@ -292,6 +347,15 @@ class Reader:
         return ReadStatistics(
             reads=self._reads, bytes=self._bytes, errors=self._errors, open_files=len(self._files)
         )
+
+
+def _read_verified(file: OpenFile, index: int, offset: int, length: int) -> bytearray | None:
+    """Bytes of a stripe that this process has checked, from the cache file."""
+    cached = file.cached
+    if cached is None or not cached.verified(index):
+        return None
+    data = bytearray(length)
+    return data if cached.read(offset, memoryview(data), nowait=False) else None
 
 
 def _refusal(saved: Saved, version: ObjectVersion) -> CacheError | None:

@@ -50,11 +50,16 @@ class MetadataSettings(msgspec.Struct, frozen=True):
 
 
 class MountSettings(msgspec.Struct, frozen=True):
-    """``timeout``: seconds after which a read that the origin does not answer fails with EIO."""
+    """``timeout``: seconds after which a read that the origin does not answer fails with EIO.
+
+    ``channel``: reads are answered past pyfuse3; ``passthrough``: by the kernel itself where files are whole.
+    """
 
     allow_other: bool
     timeout: float
     log_level: str
+    channel: bool
+    passthrough: bool
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -124,6 +129,8 @@ SETTINGS = (
     Setting("mount", "allow_other", "allow_other", "switch", False, "let other users into the mount", True),
     Setting("mount", "timeout", "timeout", "seconds", 300.0, "a read without an answer fails after this"),
     Setting("mount", "log_level", "log_level", "level", "info", "one of debug, info, warning, error"),
+    Setting("mount", "channel", "channel", "switch", True, "answer reads in our own threads, past pyfuse3"),
+    Setting("mount", "passthrough", "passthrough", "switch", True, "let the kernel read whole files itself"),
     Setting("route", "path", "", "text", "/", "path in the mounted tree"),
     Setting("route", "source", "", "text", None, "URL of the origin shown there"),
     Setting("route", "endpoint", "endpoint", "text", "", "URL of an S3-compatible server"),

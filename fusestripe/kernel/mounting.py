@@ -22,6 +22,7 @@ __all__ = [
     "FSTYPE",
     "Mount",
     "check_fuse",
+    "detach",
     "find_mount",
     "has_sys_admin",
     "holders",
@@ -191,8 +192,8 @@ def unmount(mountpoint: str) -> None:
     if os.geteuid() not in (0, mount.owner):
         raise MountError(f"{mountpoint} belongs to user {mount.owner}", mend="unmount it as they, or as root")
     try:
-        _detach(mountpoint, lazy=False)
-    except _Busy:
+        detach(mountpoint, lazy=False)
+    except Busy:
         _unmount_busy(mountpoint)
 
 
@@ -224,15 +225,15 @@ def _paths_of(process: psutil.Process) -> Iterator[str]:
     yield from (region.path for region in process.memory_maps(grouped=True))
 
 
-class _Busy(Exception):
-    """EBUSY."""
+class Busy(Exception):
+    """EBUSY: a file or a working directory in the mount is in use."""
 
 
 def _unmount_busy(mountpoint: str) -> None:
     """What cannot be unmounted as it is: a dead mount goes lazily, of a live one the holders are named."""
     state = _state(mountpoint)
     if state == "dead":
-        _detach(mountpoint, lazy=True)
+        detach(mountpoint, lazy=True)
         return
     if state == "silent":
         raise MountError(
@@ -242,14 +243,18 @@ def _unmount_busy(mountpoint: str) -> None:
     names = holders(mountpoint)
     if not names:
         try:
-            _detach(mountpoint, lazy=False)  # the holder may have left before it was searched for
-        except _Busy:
+            detach(mountpoint, lazy=False)  # the holder may have left before it was searched for
+        except Busy:
             names = ["a process that cannot be seen from here"]
     if names:
         raise MountError(f"{mountpoint} is in use by {', '.join(names)}", mend="end them first")
 
 
-def _detach(mountpoint: str, *, lazy: bool) -> None:
+def detach(mountpoint: str, *, lazy: bool) -> None:
+    """Take what is mounted at ``mountpoint`` away, whatever it is; ``lazy``: even while it is in use.
+
+    Raises MountError, and Busy where it is in use.
+    """
     if not has_sys_admin():
         _fusermount(mountpoint, lazy=lazy)
         return
@@ -259,7 +264,7 @@ def _detach(mountpoint: str, *, lazy: bool) -> None:
         return
     number = ctypes.get_errno()
     if number == errno.EBUSY:
-        raise _Busy
+        raise Busy
     raise MountError(f"{mountpoint} cannot be unmounted: {os.strerror(number).lower()}")
 
 
@@ -283,7 +288,7 @@ def _fusermount(mountpoint: str, *, lazy: bool) -> None:
     if done.returncode == 0:
         return
     if "busy" in done.stderr.lower():
-        raise _Busy
+        raise Busy
     raise MountError(f"{mountpoint} cannot be unmounted: {' '.join(done.stderr.split())}")
 
 

@@ -172,12 +172,21 @@ class Operations(pyfuse3.Operations):
     @answered
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
         """Bytes of the pinned version. pyfuse3 copies them out before anything else runs."""
+        return cast(bytes, await self.read_handle(fh, off, size))
+
+    async def read_handle(self, fh: int, offset: int, size: int) -> bytes | bytearray | memoryview:
+        """The same for the channel: the bytes are valid until the next checkpoint. Raises FusestripeError."""
         node, handle = self._files[fh]
         try:
-            return cast(bytes, await self._reader.read(handle, off, size))
+            return await self._reader.read(handle, offset, size)
         except VersionChanged:
             self._drop_name(node)
             raise
+
+    def handle_of(self, fh: int) -> Handle | None:
+        """The open file behind ``fh``, from any thread."""
+        found = self._files.get(fh)
+        return None if found is None else found[1]
 
     @answered
     async def release(self, fh: FileHandleT) -> None:

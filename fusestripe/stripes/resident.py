@@ -166,6 +166,22 @@ class ResidentStripes:
             self._idle.move_to_end(key)
         return stripe
 
+    def look(self, key: Key, start: int, stop: int) -> memoryview | None:
+        """Bytes ``start`` to ``stop`` of a stripe that has them, else None. From any thread, without a lock.
+
+        The stripe counts as used. Whether its memory is given back at this very moment does not matter: the
+        view of it is either refused here or keeps the pool from handing it out again.
+        """
+        stripe = self._stripes.get(key)
+        if stripe is None or stripe.filled < stop:
+            return None
+        stripe._is_old = False
+        buffer = stripe.buffer
+        try:
+            return None if buffer is None else buffer.view[start:stop]
+        except ValueError:  # released
+            return None
+
     def begin(self, key: Key, length: int, work: Work, *, urgent: bool) -> Stripe:
         """Have ``work`` bring a stripe that is not here, as soon as there is memory for it."""
         stripe = Stripe(key, length, partial(self.take, length, urgent=urgent))

@@ -37,7 +37,7 @@ ROWS = (
     "__init__",
     "__main__",
 )
-ALONE = {"pyfuse3": {"kernel/operations.py", "daemon.py"}}
+ALONE = {"pyfuse3": {"kernel/operations.py", "kernel/session.py"}}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

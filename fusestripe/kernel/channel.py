@@ -1,0 +1,219 @@
+"""The way between the FUSE device and those who answer its requests: the data plane.
+
+READ is answered by the channel's own threads, which hold no GIL while the kernel copies. Everything else goes
+to pyfuse3 through a socket pair that stands in for the device, and its answers come back the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from fusestripe.kernel import abi
+from fusestripe.kernel.abi import Opcode
+
+__all__ = ["Channel", "Opens", "Replies", "Requests"]
+
+log = logging.getLogger(__name__)
+
+# Threads that read requests. More than answer at once: one that waits for the GIL holds nobody else up.
+THREADS = 4
+# The longest message either way: libfuse's 256 pages and a header.
+MESSAGE = 1024 * 1024 + 4096
+# Of the kernel's own requests (read-ahead) under way at once; its default of 12 is too few for one file.
+BACKGROUND = 64
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # include/uapi/asm-generic/socket.h
+# Read errors that say nothing of the device: the request was taken back, or a signal came (fs/fuse/dev.c).
+_AGAIN = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
+# What writing a reply says when nobody waits for it any more.
+_UNWANTED = (errno.ENOENT, errno.ENODEV, errno.ENOTCONN, errno.EPERM)
+
+
+class Replies(Protocol):
+    """Answers requests, from any thread, each at most once. Never raises."""
+
+    def data(self, unique: int, data: bytes | bytearray | memoryview) -> None:
+        """The whole of what was asked for."""
+        ...
+
+    def error(self, unique: int, number: int) -> None:
+        """It failed with errno ``number``."""
+        ...
+
+
+class Requests(Protocol):
+    """Who answers READ. Called on the channel's threads."""
+
+    def read(self, request: abi.ReadRequest) -> None:
+        """Answer now, or soon and from elsewhere."""
+        ...
+
+    def interrupt(self, unique: int) -> bool:
+        """A signal came for the reader who waits for ``unique``; False where that is no READ under way."""
+        ...
+
+
+class Opens(Protocol):
+    """Who decides how the kernel reads an open file. ``opened`` and ``released`` come in their order."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether passthrough is to be asked for."""
+        ...
+
+    def opened(self, node: int, reply: abi.OpenOut) -> abi.OpenOut:
+        """The answer to an OPEN of inode ``node`` as the kernel shall have it."""
+        ...
+
+    def released(self, node: int, fh: int) -> None:
+        """The kernel has closed ``fh``."""
+        ...
+
+
+class Channel:
+    """Owns ``device``, the descriptor of a mount; ``end`` is called, from any thread, when that is gone.
+
+    Invariants: replies go out on the descriptor that the request came in on, there being but one. What waits
+    for the kernel's locks (notifications) never holds up a reply, for which such a lock may be held.
+    """
+
+    def __init__(self, device: int, end: Callable[[], None]) -> None:
+        self._device = device
+        self._end = end
+        self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for side in (self._near, self._far):
+            _enlarge(side)
+        self._notices: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._init: int | None = None
+        self._offered = 0
+        self._opens_under_way: dict[int, int] = {}
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def session_path(self) -> str:
+        """What pyfuse3 is given instead of a mountpoint (libfuse: "/dev/fd/N" is a device that is open)."""
+        return f"/dev/fd/{self._far.fileno()}"
+
+    def start(self, requests: Requests, opens: Opens) -> None:
+        """Serve from now on."""
+        serve = partial(self._serve, requests, opens)
+        jobs: dict[str, Callable[[], None]] = {f"channel-{number}": serve for number in range(THREADS)}
+        jobs |= {"channel-replies": partial(self._relay, opens), "channel-notices": self._notify}
+        for name, job in jobs.items():
+            thread = threading.Thread(target=job, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self, patience: float = 1.0) -> None:
+        """Stop serving, after the mount was taken away. A thread still in the device is left there."""
+        self._hang_up()
+        for thread in self._threads:
+            thread.join(patience)
+        if not any(thread.is_alive() for thread in self._threads):
+            os.close(self._device)
+        self._near.close()
+        self._far.close()
+
+    # Replies, for those who answer READ.
+
+    def data(self, unique: int, data: bytes | bytearray | memoryview) -> None:
+        """See Replies."""
+        self._write((abi.header_of_reply(len(data), unique), data))
+
+    def error(self, unique: int, number: int) -> None:
+        """See Replies."""
+        self._write((abi.error_reply(number, unique),))
+
+    # The threads.
+
+    def _serve(self, requests: Requests, opens: Opens) -> None:
+        buffer = bytearray(MESSAGE)
+        message = memoryview(buffer)
+        while True:
+            try:
+                length = os.readv(self._device, (buffer,))
+            except OSError as error:
+                if error.errno in _AGAIN:
+                    continue
+                if error.errno != errno.ENODEV:  # which is how an unmount shows
+                    log.error("the FUSE device cannot be read: %s", error.strerror)  # noqa: TRY400
+                self._hang_up()
+                return
+            _length, opcode, unique, node, *_rest = abi.IN_HEADER.unpack_from(buffer)
+            if opcode == Opcode.READ:
+                requests.read(abi.parse_read(buffer))
+                continue
+            if opcode == Opcode.INTERRUPT and requests.interrupt(abi.interrupted_by(buffer)):
+                continue
+            if opcode == Opcode.OPEN:
+                self._opens_under_way[unique] = node
+            elif opcode == Opcode.RELEASE:
+                opens.released(node, abi.released_by(buffer))
+            elif opcode == Opcode.INIT:
+                self._init = unique
+                self._offered = abi.requested_flags(buffer)
+            with contextlib.suppress(OSError):  # pyfuse3 has ended, and so will this
+                self._near.send(message[:length])
+
+    def _relay(self, opens: Opens) -> None:
+        buffer = bytearray(MESSAGE)
+        message = memoryview(buffer)
+        while True:
+            try:
+                length = self._near.recv_into(buffer)
+            except OSError:
+                length = 0
+            if length == 0:
+                self._notices.put(None)
+                return
+            _length, error, unique = abi.OUT_HEADER.unpack_from(buffer)
+            node = self._opens_under_way.pop(unique, None)
+            if unique == 0:
+                self._notices.put(bytes(message[:length]))
+                continue
+            if unique == self._init and error == 0:
+                self._answer_init(buffer, opens)
+            elif node is not None and error == 0:
+                opens.opened(node, abi.OpenOut.read(buffer)).write(buffer)
+            self._write((message[:length],))
+
+    def _answer_init(self, reply: bytearray, opens: Opens) -> None:
+        self._init = None
+        out = abi.InitOut.read(reply).with_background(BACKGROUND)
+        if opens.enabled and self._offered & abi.FUSE_PASSTHROUGH:
+            out = out.with_passthrough()
+        out.write(reply)
+
+    def _notify(self) -> None:
+        while (notice := self._notices.get()) is not None:
+            self._write((notice,))
+
+    def _write(self, parts: tuple[bytes | bytearray | memoryview, ...]) -> None:
+        try:
+            os.writev(self._device, parts)
+        except OSError as error:
+            if error.errno not in _UNWANTED:
+                log.error("a reply to the kernel failed: %s", error.strerror)  # noqa: TRY400
+
+    def _hang_up(self) -> None:
+        """pyfuse3 reads the end of its session; the relay ends with it."""
+        with contextlib.suppress(OSError):
+            self._near.shutdown(socket.SHUT_RDWR)
+        self._end()
+
+
+def _enlarge(side: socket.socket) -> None:
+    """Room for the longest message; a plain user gets what net.core.wmem_max allows, enough for listings."""
+    for force, plain in ((_SO_SNDBUFFORCE, socket.SO_SNDBUF), (_SO_RCVBUFFORCE, socket.SO_RCVBUF)):
+        try:
+            side.setsockopt(socket.SOL_SOCKET, force, 2 * MESSAGE)
+        except PermissionError:
+            side.setsockopt(socket.SOL_SOCKET, plain, 2 * MESSAGE)

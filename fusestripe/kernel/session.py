@@ -1,0 +1,137 @@
+"""One mount from its beginning to its end: through the channel where that is possible, else plain pyfuse3."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+import pyfuse3
+import trio
+
+from fusestripe.errors import MountError
+from fusestripe.kernel import mounting
+from fusestripe.kernel.attach import MountOptions, attach
+from fusestripe.kernel.channel import Channel
+from fusestripe.kernel.operations import Operations
+from fusestripe.kernel.passthrough import Passthrough
+from fusestripe.kernel.reads import Reads
+from fusestripe.kernel.support import channel_refusal, passthrough_refusal
+from fusestripe.reader import Reader
+
+__all__ = ["Session", "mount_session"]
+
+log = logging.getLogger(__name__)
+
+# Requests the kernel may have under way at pyfuse3 at once, each in a task of its own; and tasks that stay
+# when there are fewer: with pyfuse3's one, every request starts a task and ends another.
+MAX_TASKS = 1000
+MIN_TASKS = 64
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A mount that stands. ``serve`` answers requests until it is taken away.
+
+    ``channel`` and ``passthrough``: "" where that is on, else why not.
+    """
+
+    serve: Callable[[], Awaitable[None]]
+    channel: str
+    passthrough: str
+
+
+@contextmanager
+def mount_session(
+    mountpoint: str,
+    options: MountOptions,
+    operations: Operations,
+    reader: Reader,
+    nursery: trio.Nursery,
+    *,
+    channel: bool,
+    passthrough: bool,
+) -> Iterator[Session]:
+    """Mount on ``mountpoint`` for the time of the block, whatever is open there at its end.
+
+    ``channel`` and ``passthrough``: whether they are wanted. Raises MountError.
+    """
+    release = platform.release()
+    no_channel = channel_refusal(release, wanted=channel)
+    if no_channel:
+        with _plain(mountpoint, options, operations):
+            yield Session(_serve_pyfuse3, no_channel, "it takes the channel")
+        return
+    no_passthrough = passthrough_refusal(release, mounting.has_sys_admin(), wanted=passthrough)
+    with _channelled(mountpoint, options, operations, reader, nursery, not no_passthrough) as serve:
+        yield Session(serve, "", no_passthrough)
+
+
+@contextmanager
+def _plain(mountpoint: str, options: MountOptions, operations: Operations) -> Iterator[None]:
+    _init(operations, mountpoint, {*pyfuse3.default_options, *options.fusermount()})
+    try:
+        yield
+    finally:
+        pyfuse3.close(unmount=True)
+
+
+@contextmanager
+def _channelled(
+    mountpoint: str,
+    options: MountOptions,
+    operations: Operations,
+    reader: Reader,
+    nursery: trio.Nursery,
+    with_passthrough: bool,
+) -> Iterator[Callable[[], Awaitable[None]]]:
+    gone = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def end() -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(gone.set)
+
+    device = attach(mountpoint, options)
+    channel = Channel(device, end)
+    reads = Reads(channel, reader, operations.handle_of, operations.read_handle, nursery)
+    passthrough = Passthrough(device, operations.handle_of, enabled=with_passthrough)
+    try:
+        _init(operations, channel.session_path, set(pyfuse3.default_options))
+        try:
+            channel.start(reads, passthrough)
+            yield lambda: _serve_until(gone)
+        finally:
+            pyfuse3.close(unmount=False)
+    finally:
+        reads.close()
+        if not gone.is_set():
+            _take_away(mountpoint)
+        channel.close()
+
+
+def _init(operations: Operations, where: str, options: set[str]) -> None:
+    try:
+        pyfuse3.init(operations, where, options)
+    except RuntimeError as error:
+        raise MountError(f"{where} cannot be mounted: {error}", mend="fusestripe doctor") from None
+
+
+async def _serve_pyfuse3() -> None:
+    await pyfuse3.main(min_tasks=MIN_TASKS, max_tasks=MAX_TASKS)
+
+
+async def _serve_until(gone: trio.Event) -> None:
+    """Does not wait for requests under way once the mount is gone: nobody waits for their answers."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve_pyfuse3)
+        await gone.wait()
+        nursery.cancel_scope.cancel()
+
+
+def _take_away(mountpoint: str) -> None:
+    try:
+        mounting.detach(mountpoint, lazy=True)
+    except MountError as error:
+        log.warning("%s", error)
