@@ -7,7 +7,6 @@ import importlib.metadata
 import mmap
 import os
 import platform
-import re
 import shutil
 import stat
 import subprocess
@@ -22,6 +21,7 @@ from fusestripe.config import CacheSettings, Route, Settings
 from fusestripe.engine import connect
 from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
+from fusestripe.kernel.support import channel_refusal, passthrough_refusal, version_of
 from fusestripe.origins.aws import find_access
 from fusestripe.origins.base import OriginOptions
 from fusestripe.units import GIB, MIB, format_size
@@ -30,8 +30,6 @@ __all__ = ["Finding", "Level", "examine"]
 
 Level = Literal["ok", "warning", "fail"]
 
-PASSTHROUGH_KERNEL = (6, 9)
-"""FUSE_PASSTHROUGH came with Linux 6.9 (include/uapi/linux/fuse.h, protocol 7.40)."""
 OLDEST_KERNEL = (5, 4)
 """The oldest kernel of a distribution that is still maintained with Python 3.10 on it."""
 SLOW_DISK = 300 * MIB
@@ -56,7 +54,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield fuse_device(settings)
     yield from libraries()
     yield fusermount()
-    yield passthrough(platform.release(), mounting.has_sys_admin())
+    yield channel(platform.release(), settings)
+    yield passthrough(platform.release(), mounting.has_sys_admin(), settings)
     yield read_ahead("/sys/class/bdi")
     yield user_allow_other()
     yield from cache_disk(settings.cache)
@@ -64,12 +63,6 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield origin(route)
     if not settings.routes:
         yield aws_credentials()
-
-
-def version_of(release: str) -> tuple[int, int]:
-    """Major and minor of a kernel ``release`` like "6.9.3-generic"."""
-    match = re.match(r"(\d+)\.(\d+)", release)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def kernel(release: str) -> Finding:
@@ -115,14 +108,20 @@ def fusermount() -> Finding:
     return Finding("fusermount3", "ok", f"{path}, {done.stdout.strip()}")
 
 
-def passthrough(release: str, has_sys_admin: bool) -> Finding:
-    """Whether the kernel could read complete files from the cache itself."""
-    what = "passthrough"
-    if version_of(release) < PASSTHROUGH_KERNEL:
-        return Finding(what, "ok", f"not in Linux {release} (6.9 has it), and not used yet")
-    if not has_sys_admin:
-        return Finding(what, "ok", "would take CAP_SYS_ADMIN, and is not used yet")
-    return Finding(what, "ok", "possible here, and not used yet")
+def channel(release: str, settings: Settings) -> Finding:
+    """Whether reads are answered past pyfuse3, by threads that hold no lock of Python's while they copy."""
+    why_not = channel_refusal(release, wanted=settings.mount.channel)
+    if why_not:
+        return Finding("channel", "warning", f"off, reads cost more processor time: {why_not}")
+    return Finding("channel", "ok", "reads are answered by threads of our own")
+
+
+def passthrough(release: str, has_sys_admin: bool, settings: Settings) -> Finding:
+    """Whether the kernel can read complete files from the cache itself."""
+    why_not = passthrough_refusal(release, has_sys_admin, wanted=settings.mount.passthrough)
+    if why_not:
+        return Finding("passthrough", "warning", f"off, whole files are read through the daemon: {why_not}")
+    return Finding("passthrough", "ok", "the kernel reads whole files from the cache itself")
 
 
 def read_ahead(directory: str) -> Finding:

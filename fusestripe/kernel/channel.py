@@ -97,10 +97,9 @@ class Channel:
         self._opens_under_way: dict[int, int] = {}
         self._threads: list[threading.Thread] = []
 
-    @property
-    def session_path(self) -> str:
-        """What pyfuse3 is given instead of a mountpoint (libfuse: "/dev/fd/N" is a device that is open)."""
-        return f"/dev/fd/{self._far.fileno()}"
+    def give_far_end(self) -> str:
+        """What pyfuse3 mounts on instead of a directory: libfuse owns "/dev/fd/N" from now on."""
+        return f"/dev/fd/{self._far.detach()}"
 
     def start(self, requests: Requests, opens: Opens) -> None:
         """Serve from now on."""
@@ -113,14 +112,18 @@ class Channel:
             self._threads.append(thread)
 
     def close(self, patience: float = 1.0) -> None:
-        """Stop serving, after the mount was taken away. A thread still in the device is left there."""
-        self._hang_up()
+        """Stop serving, after the mount was taken away. A thread still in the device is left there.
+
+        Not before pyfuse3 has ended: it takes the end of its session for a broken device.
+        """
+        with contextlib.suppress(OSError):
+            self._near.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(patience)
         if not any(thread.is_alive() for thread in self._threads):
             os.close(self._device)
         self._near.close()
-        self._far.close()
+        self._far.close()  # if nobody was given it
 
     # Replies, for those who answer READ.
 
@@ -137,16 +140,7 @@ class Channel:
     def _serve(self, requests: Requests, opens: Opens) -> None:
         buffer = bytearray(MESSAGE)
         message = memoryview(buffer)
-        while True:
-            try:
-                length = os.readv(self._device, (buffer,))
-            except OSError as error:
-                if error.errno in _AGAIN:
-                    continue
-                if error.errno != errno.ENODEV:  # which is how an unmount shows
-                    log.error("the FUSE device cannot be read: %s", error.strerror)  # noqa: TRY400
-                self._hang_up()
-                return
+        while length := self._receive(buffer):
             _length, opcode, unique, node, *_rest = abi.IN_HEADER.unpack_from(buffer)
             if opcode == Opcode.READ:
                 requests.read(abi.parse_read(buffer))
@@ -162,6 +156,19 @@ class Channel:
                 self._offered = abi.requested_flags(buffer)
             with contextlib.suppress(OSError):  # pyfuse3 has ended, and so will this
                 self._near.send(message[:length])
+        self._end()
+
+    def _receive(self, buffer: bytearray) -> int:
+        """The length of the next request, in ``buffer``; 0 once the mount is gone."""
+        while True:
+            try:
+                return os.readv(self._device, (buffer,))
+            except OSError as error:
+                if error.errno in _AGAIN:
+                    continue
+                if error.errno != errno.ENODEV:  # which is how an unmount shows
+                    log.error("the FUSE device cannot be read: %s", error.strerror)  # noqa: TRY400
+                return 0
 
     def _relay(self, opens: Opens) -> None:
         buffer = bytearray(MESSAGE)
@@ -202,12 +209,6 @@ class Channel:
         except OSError as error:
             if error.errno not in _UNWANTED:
                 log.error("a reply to the kernel failed: %s", error.strerror)  # noqa: TRY400
-
-    def _hang_up(self) -> None:
-        """pyfuse3 reads the end of its session; the relay ends with it."""
-        with contextlib.suppress(OSError):
-            self._near.shutdown(socket.SHUT_RDWR)
-        self._end()
 
 
 def _enlarge(side: socket.socket) -> None:

@@ -1,8 +1,4 @@
-"""Whether a reader that was interrupted should be let go: FUSE_INTERRUPT says that a signal came, not which.
-
-The kernel asks once, and waits for the answer of the request whatever comes later; so the channel has to look
-at the reader itself.
-"""
+"""Whether a reader that waits should be let go: FUSE_INTERRUPT says that a signal came, and not which."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def check_fuse(*, allow_other: bool) -> None:
             f"{_FUSE_DEVICE} is missing",
             mend="modprobe fuse; in a container add --device /dev/fuse --cap-add SYS_ADMIN",
         )
-    if not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK):
+    if not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK, effective_ids=True):
         raise MountError(f"this user may not open {_FUSE_DEVICE}", mend=f"as root: chmod 666 {_FUSE_DEVICE}")
     if has_sys_admin():
         return

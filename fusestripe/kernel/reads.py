@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from errno import EBADF, EINTR
+from typing import NoReturn
 
 import trio
 
@@ -19,8 +21,8 @@ __all__ = ["Reads"]
 
 log = logging.getLogger(__name__)
 
-# The kernel tells of the first signal only: how often a reader is looked at for a later one (seconds).
-LOOK_AGAIN = 0.1
+# How often a reader that waits is looked at for a signal that ends it (seconds).
+LOOK = 0.2
 
 Wait = Callable[[int, int, int], Awaitable["bytes | bytearray | memoryview"]]
 """(fh, offset, size) -> the bytes, however long it takes; valid until the next checkpoint."""
@@ -30,6 +32,8 @@ class Reads:
     """``handle_of`` finds the open handle of a number, ``wait`` reads like pyfuse3's own READ.
 
     Tasks run in ``nursery``. A reader that a signal ends is let go with EINTR; the fetch goes on without it.
+    FUSE_INTERRUPT alone would not do: the kernel sends none for read-ahead and for O_DIRECT, and for others
+    it tells of the first signal only. A page that another reader waits for too is asked for once more.
     """
 
     def __init__(
@@ -67,11 +71,19 @@ class Reads:
         self._soon(self._begin, request.unique)
 
     def interrupt(self, unique: int) -> bool:
-        """See channel.Requests."""
-        if unique not in self._waiting:
-            return False
-        self._soon(self._watch, unique)
-        return True
+        """See channel.Requests. Whether the signal ends the reader shows when it is looked at."""
+        return unique in self._waiting
+
+    async def watch(self) -> NoReturn:
+        """Let readers go that a signal ends."""
+        while True:
+            await trio.sleep(LOOK)
+            before = time.monotonic() - LOOK
+            waiting = [one for one in list(self._waiting.values()) if one.since < before]
+            ended = {pid for pid in {one.request.pid for one in waiting} if ends_reader(pid)}
+            for one in waiting:
+                if one.request.pid in ended:
+                    one.scope.cancel()
 
     def _soon(self, call: Callable[[int], None], unique: int) -> None:
         with suppress(trio.RunFinishedError):  # the daemon ends, and every request with it
@@ -97,26 +109,11 @@ class Reads:
         if waiting.scope.cancelled_caught:
             self._replies.error(unique, EINTR)
 
-    def _watch(self, unique: int) -> None:
-        waiting = self._waiting.get(unique)
-        if waiting is not None and not waiting.watched and not self._closed:
-            waiting.watched = True
-            self._nursery.start_soon(self._let_go, waiting)
-
-    async def _let_go(self, waiting: _Waiting) -> None:
-        """Ends the wait of a reader once a signal is there that ends it."""
-        unique = waiting.request.unique
-        while self._waiting.get(unique) is waiting:
-            if ends_reader(waiting.request.pid):
-                waiting.scope.cancel()
-                return
-            await trio.sleep(LOOK_AGAIN)
-
 
 class _Waiting:
-    __slots__ = ("request", "scope", "watched")
+    __slots__ = ("request", "scope", "since")
 
     def __init__(self, request: ReadRequest) -> None:
         self.request = request
         self.scope = trio.CancelScope()
-        self.watched = False
+        self.since = time.monotonic()

@@ -98,9 +98,10 @@ def _channelled(
     reads = Reads(channel, reader, operations.handle_of, operations.read_handle, nursery)
     passthrough = Passthrough(device, operations.handle_of, enabled=with_passthrough)
     try:
-        _init(operations, channel.session_path, set(pyfuse3.default_options))
+        _init(operations, channel.give_far_end(), set(pyfuse3.default_options))
         try:
             channel.start(reads, passthrough)
+            nursery.start_soon(reads.watch)
             yield lambda: _serve_until(gone)
         finally:
             pyfuse3.close(unmount=False)

@@ -108,13 +108,18 @@ class Pread:
         command = [sys.executable, "-I", "-S", "-c", _PREAD, str(path), str(offset), str(length)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def wait_blocked(self) -> None:
         """Return once it waits for its bytes inside pread(2)."""
         syscall = Path(f"/proc/{self._process.pid}/syscall")
         until(lambda: syscall.read_text().startswith(_SYSCALLS))
 
     def kill(self) -> None:
-        """kill -9, and reap it."""
+        """kill -9 if it still runs, and reap it."""
         self._process.send_signal(signal.SIGKILL)
         self._process.communicate(timeout=20)
 
@@ -127,8 +132,7 @@ class Pread:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._process.poll() is None:
-            self.kill()
+        self.kill()
 
 
 def is_gone(pid: int) -> bool:

@@ -379,14 +379,27 @@ def test_doctor_has_a_line_for_each_thing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("release", "right", "says"),
     [
-        ("6.9.0", True, "possible"),
+        ("6.9.0", True, "the kernel reads"),
         ("6.8.12-1", True, "not in Linux 6.8"),
         ("6.12", False, "CAP_SYS_ADMIN"),
-        ("10.0", True, "possible"),
+        ("10.0", True, "the kernel reads"),
     ],
 )
 def test_passthrough_takes_a_kernel_and_a_right(release: str, right: bool, says: str) -> None:
-    assert says in doctor.passthrough(release, right).text
+    assert says in doctor.passthrough(release, right, load(None, {})).text
+
+
+@pytest.mark.parametrize(
+    ("release", "level"), [("6.5.0", "ok"), ("6.4.12", "warning"), ("5.15.0-91", "warning")]
+)
+def test_the_channel_takes_a_kernel(release: str, level: str) -> None:
+    assert doctor.channel(release, load(None, {})).level == level
+
+
+def test_what_is_switched_off_is_said() -> None:
+    settings = load(None, {"channel": "no", "passthrough": "no"})
+    assert "switched off" in doctor.channel("6.18.0", settings).text
+    assert "switched off" in doctor.passthrough("6.18.0", True, settings).text
 
 
 def test_the_group_imports_only_what_is_asked_for() -> None:

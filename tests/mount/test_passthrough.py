@@ -1,0 +1,157 @@
+"""Whole files are read by the kernel itself, and never is one inode read in two ways."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import random
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fusestripe import prefetch
+from fusestripe.kernel.mounting import has_sys_admin
+from tests.mount.test_channel import features
+from tests.support.mounted import Mounted, until
+from tests.support.mounted_store import KIB, MIB, MountedStore, content, drop_pages
+
+pytestmark = pytest.mark.skipif(
+    not has_sys_admin(), reason="passthrough takes CAP_SYS_ADMIN (linux/fs/fuse/passthrough.c)"
+)
+
+SIZE = 2 * MIB + 77
+READERS, FILES, ROUNDS = 16, 4, 30
+
+
+def reads(mount: Mounted) -> int:
+    """How many READs the daemon has answered."""
+    count = mount.status()["reads"]["count"]
+    assert isinstance(count, int)
+    return count
+
+
+def wait_whole(mount: Mounted, files: int = 1) -> None:
+    """Until every stripe of that many files is in the cache: bytes are given before they are saved."""
+    until(lambda: mount.status()["cache"]["objects"] == files and mount.status()["open_files"] == 0)
+
+
+def test_the_second_open_asks_the_daemon_for_nothing(store: MountedStore) -> None:
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount() as mount:
+        path = mount.path / "file"
+        assert path.read_bytes() == data
+        wait_whole(mount)
+        drop_pages(path)
+        before = reads(mount)
+        assert path.read_bytes() == data
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            assert view[:] == data
+        assert reads(mount) == before
+        assert features(mount)["passthrough"] == ""
+
+
+def test_switched_off_the_daemon_reads(store: MountedStore) -> None:
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount(passthrough="no") as mount:
+        path = mount.path / "file"
+        assert path.read_bytes() == data
+        wait_whole(mount)
+        drop_pages(path)
+        before = reads(mount)
+        assert path.read_bytes() == data
+        assert reads(mount) > before
+        assert features(mount)["passthrough"] == "switched off"
+
+
+def test_what_was_prefetched_is_read_by_the_kernel(store: MountedStore) -> None:
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount() as mount:
+        prefetch(str(mount.path / "file"))
+        wait_whole(mount)
+        before = reads(mount)
+        assert (mount.path / "file").read_bytes() == data
+        assert reads(mount) == before
+
+
+def test_an_open_file_stays_as_it_was_opened(store: MountedStore) -> None:
+    """The first open is through the daemon: while it is open, so are all others."""
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount() as mount:
+        path = mount.path / "file"
+        with open(path, "rb") as first:
+            assert first.read() == data
+            until(lambda: mount.status()["cache"]["objects"] == 1)
+            with open(path, "rb") as second:
+                assert second.read() == data
+        wait_whole(mount)
+        drop_pages(path)
+        before = reads(mount)
+        with open(path, "rb") as third, open(path, "rb") as fourth:
+            assert third.read() == fourth.read() == data
+        assert reads(mount) == before
+
+
+def test_a_cache_file_that_others_changed_is_not_handed_to_the_kernel(store: MountedStore) -> None:
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount(complaints=True) as mount:
+        path = mount.path / "file"
+        assert path.read_bytes() == data
+        wait_whole(mount)
+        (cached,) = (store.directory / "cache").rglob("*.data")
+        with open(cached, "r+b") as file:
+            file.seek(70_000)
+            file.write(b"\0\0\0\0")
+        drop_pages(path)
+        assert path.read_bytes() == data
+        assert mount.status()["cache"]["corrupt"] == 1
+
+
+def _reader(arguments: tuple[str, int]) -> str:
+    """Open, read, map and close files in no order; "" or what went wrong."""
+    directory, seed = arguments
+    chosen = random.Random(seed)
+    expected = {f"file{number}": content(SIZE, number) for number in range(FILES)}
+    for _ in range(ROUNDS):
+        name = chosen.choice(sorted(expected))
+        data = expected[name]
+        offset = chosen.randrange(SIZE - 1)
+        length = chosen.choice((1, 4 * KIB, 300 * KIB, SIZE))
+        try:
+            with open(Path(directory) / name, "rb", buffering=0) as file:
+                if chosen.random() < 0.5:
+                    with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+                        got = view[offset : offset + length]
+                else:
+                    got = os.pread(file.fileno(), length, offset)
+        except OSError as error:
+            return f"{name}: {error}"
+        if got != data[offset : offset + length]:
+            return f"{name}: wrong bytes at {offset}"
+    return ""
+
+
+def test_no_open_fails_while_files_become_whole(store: MountedStore) -> None:
+    """Sixteen processes open, read, map and close files that a prefetch completes meanwhile."""
+    for number in range(FILES):
+        store.put(f"file{number}", content(SIZE, number))
+    store.proxy.shape(rate=0, total_rate=16 * MIB, delay=0.005)
+    with store.mount() as mount:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(READERS, mp_context=context) as pool:
+            work = [(str(mount.path), seed) for seed in range(READERS)]
+            running = [pool.submit(_reader, arguments) for arguments in work]
+            prefetch(str(mount.path))
+            assert [future.result() for future in running] == [""] * READERS
+        wait_whole(mount, FILES)
+        before = reads(mount)
+        for number in range(FILES):
+            drop_pages(mount.path / f"file{number}")
+            assert (mount.path / f"file{number}").read_bytes() == content(SIZE, number)
+        assert reads(mount) == before
