@@ -12,8 +12,9 @@ from pathlib import Path
 import trio
 
 from fusestripe.cache.store import CacheStore
+from fusestripe.cache.threads import DiskThreads
 from fusestripe.config import Route, Settings
-from fusestripe.errors import FusestripeError, OriginUnavailable
+from fusestripe.errors import CacheError, FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFiles
@@ -35,8 +36,8 @@ CHECK_SECONDS = 12.0
 CHECK_AGAIN_SECONDS = 2.0
 # How often memory is given back that nobody has asked for since the last time (seconds).
 TRIM_SECONDS = 10.0
-# Threads that read and write the cache: more keep no NVMe busier.
-DISK_THREADS = 8
+# A cache disk that does not answer must not keep `mount` waiting for longer (seconds).
+CACHE_SECONDS = 15.0
 # Requests under way at most, each with a thread and a connection: the usual limit is 1,024 descriptors.
 FETCH_THREADS = 256
 
@@ -52,15 +53,15 @@ class Engine:
         self.pool = BufferPool(settings.stripes.memory, settings.stripes.size)
         self.stripes = ResidentStripes(self.pool, services)
         self.fetcher = Fetcher(threads=min(FETCH_THREADS, self.pool.buffers), timeout=settings.mount.timeout)
-        disk = trio.CapacityLimiter(DISK_THREADS)
+        self.disk = DiskThreads(cache.health)
         count = stripes_in_flight(settings.stripes.count)
-        self.files = OpenFiles(cache, disk)
+        self.files = OpenFiles(cache, self.disk)
         self.reader = Reader(
             stripes=self.stripes,
             pool=self.pool,
             fetcher=self.fetcher,
             files=self.files,
-            disk=disk,
+            disk=self.disk,
             stripe_size=settings.stripes.size,
             count=count,
         )
@@ -68,7 +69,7 @@ class Engine:
             reader=self.reader,
             files=self.files,
             stripes=self.stripes,
-            disk=disk,
+            disk=self.disk,
             stripe_size=settings.stripes.size,
             count=count,
         )
@@ -89,7 +90,7 @@ class Engine:
 
     def close(self) -> None:
         """Let go of the cache and of the origins' connections."""
-        self.cache.close()
+        self.disk.at_rest(self.cache.close)  # a thread left behind still uses its descriptors
         for origin in self.origins.values():
             origin.close()
 
@@ -131,7 +132,14 @@ async def open_cache(settings: Settings) -> CacheStore:
             reserve=settings.cache.reserve,
         )
 
-    return await trio.to_thread.run_sync(open_it)
+    try:
+        with trio.fail_after(CACHE_SECONDS):
+            return await trio.to_thread.run_sync(open_it, abandon_on_cancel=True)
+    except trio.TooSlowError:
+        raise CacheError(
+            f"the disk of the cache directory {settings.cache.dir} does not answer",
+            mend="look at the disk's health, or choose another --cache-dir",
+        ) from None
 
 
 def _open(route: Route) -> Origin:

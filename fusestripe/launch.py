@@ -206,7 +206,8 @@ def _clear(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
         daemon.wait(timeout=2)  # one that said why it fails is on its way out, and unmounts
     except subprocess.TimeoutExpired:
         daemon.kill()
-        daemon.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a dead disk may hold it in the kernel
+            daemon.wait(timeout=5)
     mount = mounting.find_mount(mountpoint)
     if mount is not None and mount.fstype == mounting.FSTYPE:
         mounting.unmount(mountpoint)

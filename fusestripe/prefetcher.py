@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 import trio
 
+from fusestripe.cache.threads import DiskThreads
 from fusestripe.errors import CacheError, FusestripeError
 from fusestripe.namespace.tree import Found, Tree
 from fusestripe.openfiles import OpenFile, OpenFiles
@@ -38,7 +39,7 @@ class Prefetcher:
         reader: Reader,
         files: OpenFiles,
         stripes: ResidentStripes,
-        disk: trio.CapacityLimiter,
+        disk: DiskThreads,
         stripe_size: int,
         count: int,
     ) -> None:
@@ -118,8 +119,7 @@ class Prefetcher:
         length = stripe_length(index, file.version.size, self._stripe_size)
         buffer = await self._stripes.take(length, urgent=False)
         try:
-            load = partial(file.cached.load, index, buffer.view)
-            return await trio.to_thread.run_sync(load, limiter=self._disk)
+            return await self._disk.run(partial(file.cached.load, index, buffer.view))
         finally:
             self._stripes.give(buffer)
 

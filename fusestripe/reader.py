@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from fusestripe.cache.store import Saved
+from fusestripe.cache.threads import DiskHangs, DiskThreads
 from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
@@ -61,7 +62,7 @@ class Handle:
 class Reader:
     """Serves reads from memory, the cache and the origins, and fetches ahead of them.
 
-    ``count`` stripes of one file are in flight at once at most; ``disk`` limits the threads that wait for the
+    ``count`` stripes of one file are in flight at once at most; ``disk`` has the threads that wait for the
     cache's disk.
     """
 
@@ -72,7 +73,7 @@ class Reader:
         pool: BufferPool,
         fetcher: Fetcher,
         files: OpenFiles,
-        disk: trio.CapacityLimiter,
+        disk: DiskThreads,
         stripe_size: int,
         count: int,
     ) -> None:
@@ -161,7 +162,10 @@ class Reader:
         if cached.read(offset, memoryview(data), nowait=True):
             return data
         read = partial(cached.read, offset, memoryview(data), nowait=False)
-        return data if await trio.to_thread.run_sync(read, limiter=self._disk) else None
+        try:
+            return data if await self._disk.run(read) else None
+        except DiskHangs:
+            return None
 
     def _stripe(self, file: OpenFile, index: int) -> Stripe:
         key = (file.version, index)
@@ -251,7 +255,12 @@ class Reader:
         if file.cached is None or not file.cached.present(index):
             return False
         load = partial(file.cached.load, index, stripe.view)
-        if not await trio.to_thread.run_sync(load, limiter=self._disk):
+        try:
+            loaded = await self._disk.run(load)
+        except DiskHangs:
+            await self._stripes.renew(stripe)  # the thread left behind may still write into this memory
+            return False
+        if not loaded:
             return False
         file.from_cache += stripe.length
         stripe.complete()
@@ -263,7 +272,7 @@ class Reader:
             return
         save = partial(file.cached.save, stripe.key[1], stripe.view)
         try:
-            saved = await trio.to_thread.run_sync(save, limiter=self._disk)
+            saved = await self._disk.run(save)
             stripe.unsaved = _refusal(saved, file.version)
         except CacheError as error:
             # The store says it in the log and in its health; the reader has its bytes.

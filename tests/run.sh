@@ -10,6 +10,7 @@ need 'command -v s3fs' s3fs
 need 'command -v rsync' rsync
 need 'command -v getfattr' attr
 need 'command -v fuser' psmisc
+need 'command -v bindfs' bindfs
 need 'command -v setpriv' util-linux
 install_needed
 need_fuse_device

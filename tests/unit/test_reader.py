@@ -11,7 +11,9 @@ import pytest
 import trio
 import trio.testing
 
+from fusestripe.cache.health import DiskHealth
 from fusestripe.cache.store import CacheStore
+from fusestripe.cache.threads import DiskThreads
 from fusestripe.errors import OriginUnavailable, VersionChanged
 from fusestripe.openfiles import OpenFiles
 from fusestripe.origins.base import Progress
@@ -40,6 +42,7 @@ class House:
         count: int = 4,
         cache_size: int = GIB,
         timeout: float = 5,
+        patience: float = 30,
     ) -> None:
         self.origin = origin or MemoryOrigin({"file": CONTENT})
         self.pool = BufferPool(buffers * STRIPE, STRIPE)
@@ -50,7 +53,9 @@ class House:
         )
         self.fetcher = Fetcher(threads=buffers, timeout=timeout)
         self.stripes = ResidentStripes(self.pool, nursery)
-        disk = trio.CapacityLimiter(8)
+        self.disk = disk = DiskThreads(
+            DiskHealth() if self.cache is None else self.cache.health, within=patience
+        )
         self.files = files = OpenFiles(self.cache, disk)
         self.reader = Reader(
             stripes=self.stripes,
