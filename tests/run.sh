@@ -12,9 +12,11 @@ need 'command -v getfattr' attr
 need 'command -v fuser' psmisc
 need 'command -v bindfs' bindfs
 need 'command -v setpriv' util-linux
+need 'command -v javac' default-jdk-headless
+need 'command -v mvn' maven
 install_needed
 need_fuse_device
-make_venv test test,torch,bench,lint
+make_venv test hdfs,arrow,test,torch,bench,lint
 
 say ruff
 ruff check .
