@@ -11,7 +11,7 @@ import trio
 from fusestripe.cache.store import CachedObject, CacheStore
 from fusestripe.cache.threads import DiskHangs, DiskThreads
 from fusestripe.errors import CacheError
-from fusestripe.origins.base import Origin
+from fusestripe.origins.base import Origin, unit_of
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.units import ObjectVersion
 
@@ -33,9 +33,9 @@ class FileStatistics(msgspec.Struct, frozen=True):
 class OpenFile:
     """A version that at least one handle or running stripe needs. The cache keeps what it holds.
 
-    ``patterns`` are those of its handles; ``in_flight`` counts its stripes that are on their way; ``changed``
-    is set once the origin has another version, and nothing more is fetched ahead. ``served_at`` is the
-    position from which nothing was left to fetch ahead (see Reader).
+    ``patterns`` are those of its handles; ``in_flight`` are its stripes that are on their way; ``changed`` is
+    set once the origin has another version, and nothing more is fetched ahead. ``served_at`` is the position
+    from which nothing was left to fetch ahead (see Reader). ``unit`` bytes lie on one server (0: unknown).
     """
 
     def __init__(self, origin: Origin, version: ObjectVersion, cached: CachedObject | None) -> None:
@@ -44,7 +44,8 @@ class OpenFile:
         self.cached = cached
         self.users = 0
         self.patterns: set[AccessPattern] = set()
-        self.in_flight = 0
+        self.in_flight: set[int] = set()
+        self.unit = unit_of(origin, version)
         self.changed = False
         self.served_at: tuple[int, int] | None = None
         self.from_cache = 0

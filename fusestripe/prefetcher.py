@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal
@@ -16,7 +16,7 @@ from fusestripe.namespace.tree import Found, Tree
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.reader import Reader
-from fusestripe.stripes.plan import stripe_count, stripe_length
+from fusestripe.stripes.plan import spread_out, stripe_count, stripe_length
 from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.units import ObjectVersion
 
@@ -95,11 +95,18 @@ class Prefetcher:
                 slots.release()
 
         async with trio.open_nursery() as nursery:
-            for index in range(stripe_count(size, self._stripe_size)):
+            for index in self._order(file):
                 await slots.acquire()
                 nursery.start_soon(one, index, nursery.cancel_scope)
         if errors:
             raise errors[0]
+
+    def _order(self, file: OpenFile) -> Iterator[int]:
+        """All stripes; each ``count`` units that lie on servers of their own are read side by side."""
+        stripes = range(stripe_count(file.version.size, self._stripe_size))
+        batch = max(1, self._count * file.unit // self._stripe_size)
+        for start in range(0, len(stripes), batch):
+            yield from spread_out(stripes[start : start + batch], (), self._stripe_size, file.unit)
 
     async def _bring(self, file: OpenFile, index: int) -> None:
         for _attempt in range(ATTEMPTS):

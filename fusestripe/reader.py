@@ -18,7 +18,7 @@ from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
-from fusestripe.stripes.plan import Piece, pieces, stripe_length, take_turns
+from fusestripe.stripes.plan import Piece, pieces, spread_out, stripe_length, take_turns
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.stripes.resident import ResidentStripes, Stripe
 from fusestripe.units import KIB, ObjectVersion
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 SMALL_READ = 128 * KIB
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
+# Pieces of a file, each on another server, that are read from at once as far as the memory allows.
+UNITS_AHEAD = 4
 # Seconds after its last read for which a file has a share of the memory.
 ACTIVE = 5.0
 
@@ -90,7 +92,8 @@ class Reader:
     async def open(self, origin: Origin, version: ObjectVersion) -> Handle:
         """A handle that reads ``version`` and nothing else. Asks the origin nothing."""
         file = await self._files.hold(origin, version)
-        pattern = AccessPattern(version.size, max_ahead=2 * self._count * self._stripe_size)
+        ahead = max(2 * self._count * self._stripe_size, UNITS_AHEAD * file.unit)
+        pattern = AccessPattern(version.size, max_ahead=ahead)
         file.patterns.add(pattern)
         return Handle(file, pattern)
 
@@ -181,16 +184,16 @@ class Reader:
         the same, and until another stripe has come, there is nothing to look for again.
         """
         nothing_new = position is not None and file.served_at == position
-        if nothing_new or file.in_flight >= self._count or file.changed:
+        if nothing_new or len(file.in_flight) >= self._count or file.changed:
             return
-        began = self._begin_ahead(file, islice(self._wanted(file), self._window()))
+        began = self._begin_ahead(file, self._wanted(file))
         file.served_at = None if began else position
 
     def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> int:
         """How many of ``indexes`` were begun; ends where the file has its number of stripes in flight."""
         began = loads = 0
         for index in indexes:
-            if file.in_flight >= self._count:
+            if len(file.in_flight) >= self._count:
                 break
             if file.present(index):
                 loads += 1
@@ -202,20 +205,26 @@ class Reader:
             length = self._length(file, index)
             if self._stripes.begin_ahead(key, length, partial(self._bring, file)) is None:
                 break
-            self._count_in(file)
+            self._count_in(file, index)
             began += 1
         return began
 
     def _wanted(self, file: OpenFile) -> Iterator[int]:
-        return take_turns((walk for pattern in file.patterns for walk in pattern.ahead()), self._stripe_size)
+        walks = (walk for pattern in file.patterns for walk in pattern.ahead())
+        nearest = islice(take_turns(walks, self._stripe_size), self._window(file))
+        if file.unit <= self._stripe_size:
+            return nearest
+        missing = (index for index in nearest if (file.version, index) not in self._stripes)
+        return spread_out(missing, file.in_flight, self._stripe_size, file.unit)
 
-    def _window(self) -> int:
+    def _window(self, file: OpenFile) -> int:
         """How many stripes ahead of its readers one file may hold: a fair share of the memory."""
         horizon = trio.current_time() - ACTIVE
         while self._active and next(iter(self._active.values())) < horizon:
             self._active.popitem(last=False)
         share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
-        return max(1, min(self._count + self._count // 2, share))
+        wish = max(self._count + self._count // 2, UNITS_AHEAD * file.unit // self._stripe_size)
+        return max(1, min(wish, share))
 
     def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)
@@ -224,13 +233,13 @@ class Reader:
         key = (file.version, index)
         work = partial(self._bring, file)
         stripe = self._stripes.begin(key, self._length(file, index), work, urgent=urgent)
-        self._count_in(file)
+        self._count_in(file, index)
         return stripe
 
-    def _count_in(self, file: OpenFile) -> None:
+    def _count_in(self, file: OpenFile, index: int) -> None:
         # Before the work's first step, so that the file cannot go in between; _bring counts out.
         file.users += 1
-        file.in_flight += 1
+        file.in_flight.add(index)
 
     async def _bring(self, file: OpenFile, stripe: Stripe) -> None:
         """The work of one stripe: from the cache if it is there and right, else from the origin and saved."""
@@ -243,7 +252,7 @@ class Reader:
                     file.from_origin += stripe.length
                     stripe.complete()
             finally:
-                file.in_flight -= 1
+                file.in_flight.discard(stripe.key[1])
             self._fetch_ahead(file)
             if not loaded:
                 await self._save(file, stripe)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -29,7 +29,7 @@ from fusestripe.errors import (
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
 from fusestripe.origins.hdfs_readers import HeldReader, HeldReaders
-from fusestripe.origins.hdfs_settings import default_store
+from fusestripe.origins.hdfs_settings import default_store, read_settings
 from fusestripe.origins.owners import Owners
 from fusestripe.origins.patience import Patience
 from fusestripe.units import MIB, ObjectVersion
@@ -51,6 +51,7 @@ DATANODE_SILENCE = 10.0
 FAILOVERS = 4
 """NameNodes that one request tries at most: twice each of a pair. Who asks tries again."""
 
+# Where the cluster's configuration says nothing of them.
 _SETTINGS = {
     "dfs.client.socket-timeout": f"{DATANODE_SILENCE * 1000:.0f}",
     "dfs.client.failover.max.attempts": str(FAILOVERS - 1),
@@ -245,9 +246,10 @@ def open_hdfs(url: str, options: OriginOptions) -> HdfsOrigin:
             "HDFS has no endpoint, region, profile or anonymous access",
             mend="leave them out; settings come from HADOOP_CONF_DIR",
         )
-    store, root = _parse(url)
+    settings = read_settings()
+    store, root = _parse(url, settings)
     try:
-        client = _client(store)
+        client = _client(store, {name: value for name, value in _SETTINGS.items() if name not in settings})
     except (RuntimeError, OSError, ValueError) as error:
         raise ConfigError(
             f"{store}: hdfs-native cannot use these settings ({_summary(error)})",
@@ -256,7 +258,7 @@ def open_hdfs(url: str, options: OriginOptions) -> HdfsOrigin:
     return HdfsOrigin(client, store, root, options.timeout)
 
 
-def _parse(url: str) -> tuple[str, str]:
+def _parse(url: str, settings: Mapping[str, str]) -> tuple[str, str]:
     """The cluster, and the path in it: taken as it stands, since a name may hold "%", "?" and "#"."""
     scheme, _, rest = url.partition("://")
     where, _, path = rest.partition("/")
@@ -271,7 +273,7 @@ def _parse(url: str) -> tuple[str, str]:
     if port == 0:
         raise ConfigError(f"{where!r} is no host and port", mend="write hdfs://host:8020/path")
     if not where:
-        default = default_store()
+        default = default_store(settings)
         if not default.startswith(f"{scheme.lower()}://"):
             raise ConfigError(f"fs.defaultFS is {default}", mend="write the cluster into the URL")
         where = default.partition("://")[2]
@@ -281,14 +283,14 @@ def _parse(url: str) -> tuple[str, str]:
     return f"{scheme.lower()}://{where}", f"/{path}" if path else ""
 
 
-def _client(store: str) -> Client:
+def _client(store: str, settings: dict[str, str]) -> Client:
     """For ``store``: a name service or mount table of the configuration, or a NameNode's host."""
     try:
-        return Client(store, _SETTINGS)
+        return Client(store, settings)
     except RuntimeError as error:
         if "No NameNode hosts" not in str(error):
             raise
-    return Client(f"{store}:{DEFAULT_PORT}", _SETTINGS)
+    return Client(f"{store}:{DEFAULT_PORT}", settings)
 
 
 def _summary(error: Exception) -> str:
