@@ -77,11 +77,11 @@ def test_truncated_and_written_again(store: HdfsDirectory, origin: Origin) -> No
     OriginConformance.refuses(origin, version)
 
 
-@pytest.mark.parametrize("sync", ["", "length"])
+@pytest.mark.parametrize("sync", ["flush", "length"])
 def test_a_file_being_written(store: HdfsDirectory, origin: Origin, sync: str) -> None:
     """Its whole blocks are right; the last one, of which the NameNode may tell, is refused till it closes."""
     path = store.path("file")
-    store.shell("begin", path)
+    store.shell("begin", path, "0")
     store.shell("write", path, sync, DATA[: 2 * MIB + 99])
     entry = origin.stat("file")
     assert entry.size in (2 * MIB, 2 * MIB + 99)
@@ -92,7 +92,7 @@ def test_a_file_being_written(store: HdfsDirectory, origin: Origin, sync: str) -
         with pytest.raises(OriginError, match="being written") as caught:
             fetch(origin, version)
         assert not caught.value.transient
-    store.shell("write", path, "", DATA[2 * MIB + 99 :])
+    store.shell("write", path, "flush", DATA[2 * MIB + 99 :])
     store.shell("end", path)
     OriginConformance.refuses(origin, version)
     assert fetch(origin, pinned(origin, "file")) == DATA

@@ -40,6 +40,8 @@ import org.apache.hadoop.util.ToolRunner;
  * answer is a byte (0: done, 1: failed) and one field. Tools print into the answer.
  */
 public final class HdfsShell {
+  private static final int LONGEST_WORD = 64 * 1024;
+
   private final Configuration conf = new HdfsConfiguration();
   private final Map<String, FSDataOutputStream> open = new HashMap<>();
   private DistributedFileSystem lazy;
@@ -77,15 +79,12 @@ public final class HdfsShell {
   private String serve(List<byte[]> fields) throws Exception {
     List<String> words = new ArrayList<>();
     for (byte[] field : fields) {
-      words.add(new String(field, StandardCharsets.UTF_8));
+      words.add(field.length > LONGEST_WORD ? "" : new String(field, StandardCharsets.UTF_8));
     }
     byte[] data = fields.get(fields.size() - 1);
     switch (words.get(0)) {
       case "live":
         return "" + files().getDataNodeStats(HdfsConstants.DatanodeReportType.LIVE).length;
-      case "put":
-        put(path(words.get(1)), data, Short.parseShort(words.get(2)));
-        return "";
       case "put-many":
         putMany(fields);
         return "";
@@ -99,7 +98,7 @@ public final class HdfsShell {
       case "truncate":
         return "" + files().truncate(path(words.get(1)), Long.parseLong(words.get(2)));
       case "begin":
-        open.put(words.get(1), files().create(path(words.get(1)), true));
+        open.put(words.get(1), create(path(words.get(1)), Short.parseShort(words.get(2))));
         return "";
       case "begin-append":
         open.put(words.get(1), files().append(path(words.get(1))));
@@ -131,11 +130,9 @@ public final class HdfsShell {
     return new Path(null, null, name);
   }
 
-  private void put(Path path, byte[] data, short replication) throws IOException {
+  private FSDataOutputStream create(Path path, short replication) throws IOException {
     short copies = replication > 0 ? replication : files().getDefaultReplication(path);
-    try (FSDataOutputStream out = files().create(path, true, 64 * 1024, copies, files().getDefaultBlockSize(path))) {
-      out.write(data);
-    }
+    return files().create(path, true, 64 * 1024, copies, files().getDefaultBlockSize(path));
   }
 
   private void putMany(List<byte[]> fields) throws Exception {
@@ -147,7 +144,9 @@ public final class HdfsShell {
       done.add(
           pool.submit(
               () -> {
-                put(path, data, (short) 1);
+                try (FSDataOutputStream out = create(path, (short) 1)) {
+                  out.write(data);
+                }
                 return null;
               }));
     }
@@ -161,7 +160,7 @@ public final class HdfsShell {
     out.write(data);
     if (how.equals("length")) {
       ((HdfsDataOutputStream) out).hsync(EnumSet.of(HdfsDataOutputStream.SyncFlag.UPDATE_LENGTH));
-    } else {
+    } else if (how.equals("flush")) {
       out.hflush();
     }
   }

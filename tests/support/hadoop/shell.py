@@ -11,6 +11,10 @@ from pathlib import Path
 __all__ = ["HdfsShell", "HdfsShellError"]
 
 
+PIECE = 8 * 1024 * 1024
+"""Bytes in one request: its memory is small."""
+
+
 class HdfsShellError(Exception):
     """What Hadoop's client says of a failure."""
 
@@ -50,7 +54,10 @@ class HdfsShell:
 
     def put(self, path: str, data: bytes, *, replication: int = 0) -> None:
         """Create or replace a file, with the cluster's replication unless said otherwise."""
-        self("put", path, str(replication), data)
+        self("begin", path, str(replication))
+        for start in range(0, len(data), PIECE):
+            self("write", path, "", data[start : start + PIECE])
+        self("end", path)
 
     def close(self) -> None:
         """End the process."""
