@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.google_server import GoogleServer
 from tests.support.hadoop.cluster import HdfsCluster
 from tests.support.hadoop.store import HdfsDirectory
 from tests.support.proxy import Proxy
@@ -34,6 +35,20 @@ def s3_proxy(s3_server: SeaweedServer) -> Iterator[Proxy]:
     """A proxy before the S3 server: counts, shapes and breaks what passes through it."""
     with Proxy(s3_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def google_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
+    """One fake-gcs-server for the whole run. Each test takes a bucket of its own (``google_bucket``)."""
+    with GoogleServer(tmp_path_factory.mktemp("google")) as server:
+        yield server
+
+
+@pytest.fixture
+def google_bucket(google_server: GoogleServer) -> Iterator[str]:
+    """A new empty bucket."""
+    with google_server.bucket(f"bucket-{next(_bucket_numbers)}") as name:
+        yield name
 
 
 @pytest.fixture(scope="session")

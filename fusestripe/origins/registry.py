@@ -16,6 +16,7 @@ __all__ = ["FACTORIES", "open_origin", "scheme_of"]
 FACTORIES: Mapping[str, str] = MappingProxyType(
     {
         "file": "fusestripe.origins.local:open_local",
+        "gs": "fusestripe.origins.gcs:open_gcs",
         "hdfs": "fusestripe.origins.hdfs:open_hdfs",
         "s3": "fusestripe.origins.s3:open_s3",
         "viewfs": "fusestripe.origins.hdfs:open_hdfs",
