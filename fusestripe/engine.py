@@ -34,6 +34,8 @@ __all__ = ["Engine", "connect", "open_cache"]
 CHECK_SECONDS = 12.0
 # For this long after the first failure a check is tried again (seconds).
 CHECK_AGAIN_SECONDS = 2.0
+# A request is given up, and made again while there is time, once it has been silent for so long (seconds).
+SILENCE_SECONDS = 30.0
 # How often memory is given back that nobody has asked for since the last time (seconds).
 TRIM_SECONDS = 10.0
 # A cache disk that does not answer must not keep `mount` waiting for longer (seconds).
@@ -95,9 +97,12 @@ class Engine:
             origin.close()
 
 
-async def connect(routes: Sequence[Route]) -> dict[str, Origin]:
-    """The origin of each route by its path in the tree, each checked. Raises the first error."""
-    origins = {route.path.strip("/"): _open(route) for route in routes}
+async def connect(routes: Sequence[Route], *, timeout: float) -> dict[str, Origin]:
+    """The origin of each route by its path in the tree, each checked. Raises the first error.
+
+    ``timeout``: the seconds without a byte after which a read has failed, and so has no request longer.
+    """
+    origins = {route.path.strip("/"): _open(route, min(SILENCE_SECONDS, timeout)) for route in routes}
     failures: list[FusestripeError] = []
     limiter = trio.CapacityLimiter(len(origins))
 
@@ -142,11 +147,12 @@ async def open_cache(settings: Settings) -> CacheStore:
         ) from None
 
 
-def _open(route: Route) -> Origin:
+def _open(route: Route, timeout: float) -> Origin:
     options = OriginOptions(
         endpoint=route.endpoint or None,
         region=route.region or None,
         profile=route.profile or None,
         anonymous=route.anonymous,
+        timeout=timeout,
     )
     return open_origin(route.source, options)

@@ -36,7 +36,9 @@ async def _prefetch_urls(
     """An error inside a nursery would come out wrapped; so it is returned."""
     named: list[Named] = []
     try:
-        named.extend([await open_named(route) for settings in loaded for route in settings.routes])
+        for settings in loaded:
+            timeout = settings.mount.timeout
+            named.extend([await open_named(route, timeout=timeout) for route in settings.routes])
         cache = await open_cache(loaded[0])
     except FusestripeError as error:
         return error

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import click
 import msgspec
@@ -97,7 +98,7 @@ def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool,
 def find_file(settings: Settings) -> tuple[ObjectVersion, Origin]:
     """The file to measure with. Raises ConfigError where it is too small, and OriginError."""
     route = settings.routes[0]
-    named = trio.run(open_named, route)
+    named = trio.run(partial(open_named, route, timeout=settings.mount.timeout))
     origin = named.origin
     try:
         path, entry = (named.name, origin.stat(named.name)) if named.name else choose(origin, "")

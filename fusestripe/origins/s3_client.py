@@ -5,7 +5,6 @@ Requests are signed by botocore. Each call is one request: asking again is the c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, urlsplit
@@ -23,7 +22,7 @@ from fusestripe.origins.http_ranges import fill_range, range_headers
 from fusestripe.origins.key_listing import ListPage
 from fusestripe.origins.s3_errors import error_of, refusal_in
 from fusestripe.origins.s3_listing import parse_page
-from fusestripe.units import ObjectVersion
+from fusestripe.units import ObjectVersion, printable
 
 __all__ = ["Bucket", "S3Client"]
 
@@ -32,7 +31,6 @@ PAGE_KEYS = 1000
 _PAGE_BODY = 64 * 1024 * 1024
 """Far more than a page of the longest keys, each byte of them escaped."""
 _ERROR_BODY = 64 * 1024
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Bucket(msgspec.Struct, frozen=True):
@@ -53,7 +51,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
     def shown(self, key: str) -> str:
         """``key`` for a message: on one line, whatever characters it has."""
-        return f"s3://{self.name}/" + _CONTROL.sub(lambda found: repr(found[0])[1:-1], key)
+        return f"s3://{self.name}/{printable(key)}"
 
 
 class S3Client:
@@ -88,7 +86,8 @@ class S3Client:
         # Sorted and with %20 for a blank: the form that is signed (SigV4, canonical query string).
         text = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(query.items()))
         what = self.bucket.shown(prefix)
-        with self._answer(f"/?{text}", {}, what, timeout or self._timeout) as answer:
+        limit = min(timeout or self._timeout, self._timeout)
+        with self._answer(f"/?{text}", {}, what, limit) as answer:
             body = answer.read(_PAGE_BODY)
         return parse_page(body)
 
