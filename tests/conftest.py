@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.azure_server import AzureServer
 from tests.support.google_server import GoogleServer
 from tests.support.hadoop.cluster import HdfsCluster
 from tests.support.hadoop.store import HdfsDirectory
@@ -35,6 +36,20 @@ def s3_proxy(s3_server: SeaweedServer) -> Iterator[Proxy]:
     """A proxy before the S3 server: counts, shapes and breaks what passes through it."""
     with Proxy(s3_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """One Azurite for the whole run. Each test takes a container of its own (``azure_container``)."""
+    with AzureServer(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture
+def azure_container(azure_server: AzureServer) -> Iterator[str]:
+    """A new empty container."""
+    with azure_server.container(f"container-{next(_bucket_numbers)}") as name:
+        yield name
 
 
 @pytest.fixture(scope="session")

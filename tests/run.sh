@@ -12,10 +12,14 @@ need 'command -v getfattr' attr
 need 'command -v fuser' psmisc
 need 'command -v bindfs' bindfs
 need 'command -v setpriv' util-linux
+need 'command -v nginx || test -x /usr/sbin/nginx' nginx-light
+need 'command -v node' nodejs
+need 'command -v npm' npm
 need 'command -v javac' default-jdk-headless
 need 'command -v mvn' maven
 install_needed
 need_fuse_device
+install_azurite
 make_venv test hdfs,arrow,test,torch,bench,lint
 
 say ruff

@@ -68,10 +68,10 @@ class KeyOrigin:
         self._prefix = prefix
 
     def check(self) -> None:
-        """See Origin. One request."""
+        """See Origin. One request where all is well."""
         where = self._inside("")
         page = self._store.list_page(where, max_keys=1, timeout=CHECK_SECONDS)
-        if page.empty and where:
+        if page.empty and where and not self._is_directory(self._prefix):
             raise NotFound(f"nothing lies below {self._shown('')}", mend="check the prefix")
 
     def stat(self, path: str) -> Entry:
@@ -81,12 +81,8 @@ class KeyOrigin:
             return Entry("", is_dir=True)
         self._refuse_impossible(path)
         key = self._key(path)
-        inside = key + "/"
-        page = self._first_page(key, delimiter="/", max_keys=STAT_KEYS)
-        if inside in page.prefixes:
-            return Entry(name, is_dir=True)
-        undecided = page.next_token is not None and page.last < inside
-        if undecided and self._first_page(inside, max_keys=1).objects:
+        page = self._siblings(key)
+        if self._is_directory(key, page):
             return Entry(name, is_dir=True)
         for found in page.objects:
             if found.key == key:
@@ -122,6 +118,19 @@ class KeyOrigin:
         """See Origin."""
         self._store.close()
 
+    def _siblings(self, key: str) -> ListPage:
+        """The first keys that begin with ``key``, and so itself and maybe what makes it a directory."""
+        return self._first_page(key, delimiter="/", max_keys=STAT_KEYS)
+
+    def _is_directory(self, key: str, page: ListPage | None = None) -> bool:
+        """Whether ``key`` is one, by ``page`` of its siblings or by what has to be asked beyond."""
+        page = page or self._siblings(key)
+        inside = key + "/"
+        if inside in page.prefixes:
+            return True
+        undecided = page.next_token is not None and page.last < inside
+        return undecided and bool(self._first_page(inside, max_keys=1).objects)
+
     def _first_page(self, prefix: str, *, delimiter: str = "", max_keys: int) -> ListPage:
         """The first page that holds anything; a store may give empty ones before it."""
         pages = self._pages(prefix, delimiter=delimiter, max_keys=max_keys)
@@ -145,7 +154,7 @@ class KeyOrigin:
         for page in self._pages(where, delimiter=delimiter):
             some = some or bool(page.objects or page.prefixes)
             yield page
-        if not some:
+        if not some and not self._is_directory(self._key(path)):
             raise NotFound(f"{self._shown(path)} is no directory")
 
     def _found(self, path: str) -> str:

@@ -15,6 +15,9 @@ __all__ = ["FACTORIES", "open_origin", "scheme_of"]
 
 FACTORIES: Mapping[str, str] = MappingProxyType(
     {
+        "abfs": "fusestripe.origins.azure:open_abfs",
+        "abfss": "fusestripe.origins.azure:open_abfs",
+        "az": "fusestripe.origins.azure:open_azure",
         "file": "fusestripe.origins.local:open_local",
         "gs": "fusestripe.origins.gcs:open_gcs",
         "hdfs": "fusestripe.origins.hdfs:open_hdfs",
