@@ -12,6 +12,7 @@ need 'command -v getfattr' attr
 need 'command -v fuser' psmisc
 need 'command -v bindfs' bindfs
 need 'command -v setpriv' util-linux
+need 'command -v openssl' openssl
 need 'command -v nginx || test -x /usr/sbin/nginx' nginx-light
 need 'command -v node' nodejs
 need 'command -v npm' npm

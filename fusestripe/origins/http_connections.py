@@ -6,6 +6,7 @@ kernel copy into the caller's buffer, where urllib3's responses make a bytes obj
 
 from __future__ import annotations
 
+import email.errors
 import http.client
 import ssl
 import threading
@@ -34,6 +35,8 @@ PIECE = 256 * 1024
 """Bytes between two calls of ``progress``: few at first, since a reader waits only for its own bytes."""
 
 _TROUBLE = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
+_GARBLED = (email.errors.MissingHeaderBodySeparatorDefect, email.errors.FirstHeaderLineIsContinuationDefect)
+"""After these the parser takes no more headers, and what the body's length is may be among them."""
 _HUNG_UP = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """How a connection fails that the server has closed (RemoteDisconnected is a ConnectionError)."""
 
@@ -69,9 +72,9 @@ class Answer:
             while len(body) < limit and (piece := self._response.read(limit - len(body))):
                 body += piece
         except _TROUBLE as error:
-            raise unavailable(error, self._endpoint) from error
+            raise _unavailable(error, self._endpoint) from error
         if len(body) < limit and self._response.length:
-            raise self._broken()
+            raise _error(_BROKE, self._endpoint)
         self.whole = self._response.isclosed() and not self._response.length
         return bytes(body)
 
@@ -91,13 +94,10 @@ class Answer:
         try:
             count = self._response.readinto(into)
         except _TROUBLE as error:
-            raise unavailable(error, self._endpoint) from error
+            raise _unavailable(error, self._endpoint) from error
         if not count:
-            raise self._broken()
+            raise _error(_BROKE, self._endpoint)
         return count
-
-    def _broken(self) -> OriginUnavailable:
-        return OriginUnavailable(f"{self._endpoint.shown}: the connection broke")
 
 
 class HttpConnections:
@@ -129,6 +129,8 @@ class HttpConnections:
         connection, response = self._exchange(method, target, headers, timeout)
         answer = Answer(response, self._endpoint)
         try:
+            if answer.status == 407:
+                raise _error(_PROXY_REFUSES, self._endpoint)
             yield answer
         finally:
             response.close()
@@ -159,7 +161,7 @@ class HttpConnections:
             fresh = self._endpoint.connect(min(CONNECT_SECONDS, timeout))
             return fresh, _send(fresh, method, target, headers, timeout)
         except _TROUBLE as error:
-            raise unavailable(error, self._endpoint) from error
+            raise _unavailable(error, self._endpoint) from error
 
 
 class _Idle:
@@ -213,10 +215,17 @@ def _send(
         connection.timeout = timeout
         connection.request(method, target, headers=headers)
         connection.sock.settimeout(timeout)
-        return http.client.HTTPConnection.getresponse(connection)
+        response = http.client.HTTPConnection.getresponse(connection)
+        _check_head(response)
     except BaseException:
         connection.close()
         raise
+    return response
+
+
+def _check_head(response: http.client.HTTPResponse) -> None:
+    if any(isinstance(defect, _GARBLED) for defect in response.headers.defects):
+        raise http.client.HTTPException("a line of the head is no header")
 
 
 def _joined(headers: http.client.HTTPMessage) -> dict[str, str]:
@@ -227,9 +236,20 @@ def _joined(headers: http.client.HTTPMessage) -> dict[str, str]:
     return joined
 
 
-def unavailable(error: Exception, endpoint: HttpEndpoint) -> OriginUnavailable:
+_BROKE = ("the connection broke", "")
+_PROXY_REFUSES = (
+    "the proxy refuses to lead there",
+    "check HTTP_PROXY or HTTPS_PROXY, the credentials in it, and NO_PROXY",
+)
+
+
+def _unavailable(error: Exception, endpoint: HttpEndpoint) -> OriginUnavailable:
     """What ``error`` means. Its text may hold the URL and is not passed on."""
-    said, mend = _reason(error)
+    return _error(_reason(error), endpoint)
+
+
+def _error(reason: tuple[str, str], endpoint: HttpEndpoint) -> OriginUnavailable:
+    said, mend = reason
     return OriginUnavailable(f"{endpoint.shown}: {said}", mend=mend)
 
 
@@ -247,8 +267,8 @@ def _reason(error: Exception) -> tuple[str, str]:
         reason = getattr(error, "verify_message", "")
         return f"TLS failed ({reason})" if reason else "TLS failed", _TLS_MEND
     if "Tunnel connection failed" in text:  # http.client and urllib3 know no exception for this
-        return "the proxy refuses to lead there", "check HTTPS_PROXY, its credentials and NO_PROXY"
-    return "the connection broke", ""
+        return _PROXY_REFUSES
+    return _BROKE
 
 
 _TLS_MEND = (

@@ -36,6 +36,14 @@ class FetchStatistics(msgspec.Struct, frozen=True):
     in_flight: int
 
 
+class _GivenUp(msgspec.Struct, frozen=True):
+    """What an error said. The error itself would hold the stripe's memory by the frames of its traceback."""
+
+    until: float
+    message: str
+    mend: str
+
+
 class Fetcher:
     """Runs range requests in at most ``threads`` threads; gives up ``timeout`` seconds after the first."""
 
@@ -43,7 +51,7 @@ class Fetcher:
         self._limiter = trio.CapacityLimiter(threads)
         self._timeout = timeout
         self._requests = self._bytes = self._retries = self._errors = 0
-        self._given_up: dict[tuple[ObjectVersion, int], tuple[float, OriginError]] = {}
+        self._given_up: dict[tuple[ObjectVersion, int], _GivenUp] = {}
 
     async def fetch(self, origin: Origin, stripe: Stripe, offset: int) -> None:
         """Fill ``stripe``, which begins ``offset`` bytes into its version, and tell it as bytes arrive.
@@ -51,9 +59,9 @@ class Fetcher:
         Raises OriginError: VersionChanged and the like at once, what is transient after the timeout.
         """
         version, index = stripe.key
-        until, given_up = self._given_up.get(stripe.key, (0.0, None))
-        if given_up is not None and trio.current_time() < until:
-            raise given_up
+        given_up = self._given_up.get(stripe.key)
+        if given_up is not None and trio.current_time() < given_up.until:
+            raise OriginUnavailable(given_up.message, mend=given_up.mend)
         backoff = Backoff(self._timeout)
         while True:
             try:
@@ -95,9 +103,9 @@ class Fetcher:
 
     def _remember(self, stripe: Stripe, error: OriginError) -> None:
         now = trio.current_time()
-        self._given_up = {key: kept for key, kept in self._given_up.items() if kept[0] > now}
+        self._given_up = {key: kept for key, kept in self._given_up.items() if kept.until > now}
         if error.transient:
-            self._given_up[stripe.key] = (now + SETTLED_SECONDS, error)
+            self._given_up[stripe.key] = _GivenUp(now + SETTLED_SECONDS, error.message, error.mend)
 
     def statistics(self) -> FetchStatistics:
         """What was asked so far."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -221,6 +224,28 @@ async def test_an_origin_that_stays_down_is_an_error_in_bounded_time(
         while (data := await _read_or_none(house, handle)) is None:
             await trio.sleep(0.05)
     assert data == CONTENT[:100]
+
+
+async def test_a_fetch_that_failed_holds_no_memory(
+    nursery: trio.Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # pytest keeps what is logged, the error with it
+    house = House(nursery, tmp_path, timeout=0.1)
+    handle = await house.open()
+    memory: list[weakref.ref[object]] = []
+
+    def break_off(version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
+        memory.append(weakref.ref(into.obj))
+        raise OriginUnavailable("the connection broke")
+
+    house.origin.read_range = break_off  # type: ignore[method-assign]
+    with trio.fail_after(10), pytest.raises(OriginUnavailable):
+        await house.reader.read(handle, 0, 100)
+    house.stripes.trim()
+    house.pool.trim()
+    gc.collect()
+    assert memory
+    assert not any(left() for left in memory)
 
 
 async def _read_or_none(house: House, handle: Handle) -> bytes | None:
