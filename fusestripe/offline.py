@@ -11,6 +11,7 @@ from fusestripe.config import Settings
 from fusestripe.engine import Engine, open_cache
 from fusestripe.errors import FusestripeError
 from fusestripe.named import Named, open_named
+from fusestripe.places import check_places
 from fusestripe.prefetcher import Report, prefetch
 
 __all__ = ["prefetch_urls"]
@@ -25,6 +26,8 @@ def prefetch_urls(
     fetched; with ``pin`` what is done is not evicted until it is unpinned. Raises FusestripeError where the
     cache or an origin cannot be used.
     """
+    for settings in loaded:
+        check_places(settings)
     failure = trio.run(_prefetch_urls, loaded, tell, check, pin)
     if failure is not None:
         raise failure

@@ -26,6 +26,7 @@ ROWS = (
     "kernel",
     "engine",
     "telemetry",
+    "places",
     "launch",
     "daemon",
     "named",
