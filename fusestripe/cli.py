@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +30,10 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Name -> "module:command", in the order of the help page."""
+
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status of what ended by Ctrl-C, as shells have it."""
 
 
 class Refused(click.ClickException):
@@ -63,7 +70,10 @@ class Commands(click.Group):
             if _debugging():
                 raise
             raise Refused(" ".join(str(error).split())) from None
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("fusestripe: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
             if _debugging():
@@ -88,7 +98,16 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
-    cli(prog_name="fusestripe")
+    try:
+        cli(prog_name="fusestripe")
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        # Not by way of the interpreter's end, which threads that still wait for an origin may disturb.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ async def _run(order: Order) -> FusestripeError | None:
     An error inside a nursery would come out wrapped; so it is returned.
     """
     try:
-        origins = await connect(order.settings.routes)
+        origins = await connect(order.settings.routes, timeout=order.settings.mount.timeout)
         cache = await open_cache(order.settings)
     except FusestripeError as error:
         return error

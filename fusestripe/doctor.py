@@ -12,6 +12,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -60,7 +61,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield user_allow_other()
     yield from cache_disk(settings.cache)
     for route in settings.routes:
-        yield origin(route)
+        yield origin(route, settings.mount.timeout)
     if not settings.routes:
         yield aws_credentials()
 
@@ -193,12 +194,12 @@ def write_rate(directory: str, size: int) -> tuple[bool, float]:
         return direct, written / max(time.monotonic() - begin, 1e-6)
 
 
-def origin(route: Route) -> Finding:
+def origin(route: Route, timeout: float) -> Finding:
     """Whether the route's store lets us in, and how long it takes to say so."""
     what = f"route {route.path}"
     begin = time.monotonic()
     try:
-        for opened in trio.run(connect, [route]).values():
+        for opened in trio.run(partial(connect, [route], timeout=timeout)).values():
             opened.close()
     except FusestripeError as error:
         return Finding(what, "fail", error.message, error.mend)

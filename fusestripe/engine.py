@@ -12,8 +12,9 @@ from pathlib import Path
 import trio
 
 from fusestripe.cache.store import CacheStore
+from fusestripe.cache.threads import DiskThreads
 from fusestripe.config import Route, Settings
-from fusestripe.errors import FusestripeError, OriginUnavailable
+from fusestripe.errors import CacheError, FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFiles
@@ -21,6 +22,7 @@ from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
 from fusestripe.origins.retry import retried
 from fusestripe.prefetcher import Prefetcher
+from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
@@ -33,10 +35,12 @@ __all__ = ["Engine", "connect", "open_cache"]
 CHECK_SECONDS = 12.0
 # For this long after the first failure a check is tried again (seconds).
 CHECK_AGAIN_SECONDS = 2.0
+# A request is given up, and made again while there is time, once it has been silent for so long (seconds).
+SILENCE_SECONDS = 30.0
 # How often memory is given back that nobody has asked for since the last time (seconds).
 TRIM_SECONDS = 10.0
-# Threads that read and write the cache: more keep no NVMe busier.
-DISK_THREADS = 8
+# A cache disk that does not answer must not keep `mount` waiting for longer (seconds).
+CACHE_SECONDS = 15.0
 # Requests under way at most, each with a thread and a connection: the usual limit is 1,024 descriptors.
 FETCH_THREADS = 256
 
@@ -52,23 +56,24 @@ class Engine:
         self.pool = BufferPool(settings.stripes.memory, settings.stripes.size)
         self.stripes = ResidentStripes(self.pool, services)
         self.fetcher = Fetcher(threads=min(FETCH_THREADS, self.pool.buffers), timeout=settings.mount.timeout)
-        disk = trio.CapacityLimiter(DISK_THREADS)
+        self.disk = DiskThreads(cache.health)
         count = stripes_in_flight(settings.stripes.count)
-        self.files = OpenFiles(cache, disk)
+        self.files = OpenFiles(cache, self.disk)
+        read_back = ReadBack(self.files, self.stripes, self.disk, services, stripe_size=settings.stripes.size)
         self.reader = Reader(
             stripes=self.stripes,
             pool=self.pool,
             fetcher=self.fetcher,
             files=self.files,
-            disk=disk,
+            disk=self.disk,
+            read_back=read_back,
             stripe_size=settings.stripes.size,
             count=count,
         )
         self.prefetcher = Prefetcher(
             reader=self.reader,
             files=self.files,
-            stripes=self.stripes,
-            disk=disk,
+            read_back=read_back,
             stripe_size=settings.stripes.size,
             count=count,
         )
@@ -89,14 +94,17 @@ class Engine:
 
     def close(self) -> None:
         """Let go of the cache and of the origins' connections."""
-        self.cache.close()
+        self.disk.at_rest(self.cache.close)  # a thread left behind still uses its descriptors
         for origin in self.origins.values():
             origin.close()
 
 
-async def connect(routes: Sequence[Route]) -> dict[str, Origin]:
-    """The origin of each route by its path in the tree, each checked. Raises the first error."""
-    origins = {route.path.strip("/"): _open(route) for route in routes}
+async def connect(routes: Sequence[Route], *, timeout: float) -> dict[str, Origin]:
+    """The origin of each route by its path in the tree, each checked. Raises the first error.
+
+    ``timeout``: the seconds without a byte after which a read has failed, and so has no request longer.
+    """
+    origins = {route.path.strip("/"): _open(route, min(SILENCE_SECONDS, timeout)) for route in routes}
     failures: list[FusestripeError] = []
     limiter = trio.CapacityLimiter(len(origins))
 
@@ -131,14 +139,22 @@ async def open_cache(settings: Settings) -> CacheStore:
             reserve=settings.cache.reserve,
         )
 
-    return await trio.to_thread.run_sync(open_it)
+    try:
+        with trio.fail_after(CACHE_SECONDS):
+            return await trio.to_thread.run_sync(open_it, abandon_on_cancel=True)
+    except trio.TooSlowError:
+        raise CacheError(
+            f"the disk of the cache directory {settings.cache.dir} does not answer",
+            mend="look at the disk's health, or choose another --cache-dir",
+        ) from None
 
 
-def _open(route: Route) -> Origin:
+def _open(route: Route, timeout: float) -> Origin:
     options = OriginOptions(
         endpoint=route.endpoint or None,
         region=route.region or None,
         profile=route.profile or None,
         anonymous=route.anonymous,
+        timeout=timeout,
     )
     return open_origin(route.source, options)

@@ -23,6 +23,7 @@ import msgspec
 from fusestripe.config import Settings
 from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
+from fusestripe.places import check_places
 from fusestripe.telemetry.control import daemon_pid, socket_path
 
 __all__ = ["CHILD_ENVIRONMENT", "Order", "launch", "log_path", "read_order", "report", "stop"]
@@ -83,10 +84,12 @@ def launch(
     In the foreground the daemon logs to this process's stderr; the caller waits for it (os.waitpid) and hands
     signals on, for it is in a session of its own. ``command`` is what is started.
 
-    Raises MountError with the daemon's own words where it fails, and where it does not answer in ``timeout``
-    seconds; no mount and no process are left then.
+    Raises ConfigError where mountpoint, cache and source lie in one another; MountError with the daemon's own
+    words where it fails, and where it does not answer in ``timeout`` seconds. No mount and no process is left
+    then.
     """
     with _alone(mounting.resolve(mountpoint)) as path:
+        check_places(settings, path)
         mounting.prepare(path)
         mounting.check_fuse(allow_other=settings.mount.allow_other)
         read_end, write_end = os.pipe()
@@ -206,7 +209,8 @@ def _clear(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
         daemon.wait(timeout=2)  # one that said why it fails is on its way out, and unmounts
     except subprocess.TimeoutExpired:
         daemon.kill()
-        daemon.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a dead disk may hold it in the kernel
+            daemon.wait(timeout=5)
     mount = mounting.find_mount(mountpoint)
     if mount is not None and mount.fstype == mounting.FSTYPE:
         mounting.unmount(mountpoint)

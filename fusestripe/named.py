@@ -25,19 +25,19 @@ class Named(msgspec.Struct, frozen=True):
         return f"{self.url}{slash}{below}"
 
 
-async def open_named(route: Route) -> Named:
-    """The origin of what the route's source names, checked.
+async def open_named(route: Route, *, timeout: float) -> Named:
+    """The origin of what the route's source names, checked. ``timeout`` as for ``engine.connect``.
 
     It is taken for a directory first, and only where there is none for a file in the one above: credentials
     may reach no further than what was named. Raises OriginError and ConfigError.
     """
     try:
-        return await _open(route, route.source, "")
+        return await _open(route, route.source, "", timeout)
     except NotFound:
         parent, name = split_url(route.source)
         if not name:
             raise
-        return await _open(route, parent, name)
+        return await _open(route, parent, name, timeout)
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -49,6 +49,7 @@ def split_url(url: str) -> tuple[str, str]:
     return f"{scheme}{separator}{parent or '/'}", name
 
 
-async def _open(route: Route, source: str, name: str) -> Named:
-    (origin,) = (await connect([msgspec.structs.replace(route, source=source)])).values()
+async def _open(route: Route, source: str, name: str, timeout: float) -> Named:
+    origins = await connect([msgspec.structs.replace(route, source=source)], timeout=timeout)
+    (origin,) = origins.values()
     return Named(origin, source, name)

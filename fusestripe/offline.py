@@ -11,6 +11,7 @@ from fusestripe.config import Settings
 from fusestripe.engine import Engine, open_cache
 from fusestripe.errors import FusestripeError
 from fusestripe.named import Named, open_named
+from fusestripe.places import check_places
 from fusestripe.prefetcher import Report, prefetch
 
 __all__ = ["prefetch_urls"]
@@ -25,6 +26,8 @@ def prefetch_urls(
     fetched; with ``pin`` what is done is not evicted until it is unpinned. Raises FusestripeError where the
     cache or an origin cannot be used.
     """
+    for settings in loaded:
+        check_places(settings)
     failure = trio.run(_prefetch_urls, loaded, tell, check, pin)
     if failure is not None:
         raise failure
@@ -36,7 +39,9 @@ async def _prefetch_urls(
     """An error inside a nursery would come out wrapped; so it is returned."""
     named: list[Named] = []
     try:
-        named.extend([await open_named(route) for settings in loaded for route in settings.routes])
+        for settings in loaded:
+            timeout = settings.mount.timeout
+            named.extend([await open_named(route, timeout=timeout) for route in settings.routes])
         cache = await open_cache(loaded[0])
     except FusestripeError as error:
         return error

@@ -9,8 +9,9 @@ import msgspec
 import trio
 
 from fusestripe.cache.store import CachedObject, CacheStore
+from fusestripe.cache.threads import DiskHangs, DiskThreads
 from fusestripe.errors import CacheError
-from fusestripe.origins.base import Origin
+from fusestripe.origins.base import Origin, unit_of
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.units import ObjectVersion
 
@@ -32,9 +33,10 @@ class FileStatistics(msgspec.Struct, frozen=True):
 class OpenFile:
     """A version that at least one handle or running stripe needs. The cache keeps what it holds.
 
-    ``patterns`` are those of its handles; ``in_flight`` counts its stripes that are on their way; ``changed``
-    is set once the origin has another version, and nothing more is fetched ahead. ``served_at`` is the
-    position from which nothing was left to fetch ahead (see Reader).
+    ``patterns`` are those of its handles; ``in_flight`` are its stripes that are on their way; ``changed`` is
+    set once the origin has another version, and nothing more is fetched ahead. ``is_read_back``: ReadBack
+    looks at it now. ``served_at`` is the position from which nothing was left to fetch ahead (see Reader).
+    ``unit`` bytes lie on one server (0: unknown).
     """
 
     def __init__(self, origin: Origin, version: ObjectVersion, cached: CachedObject | None) -> None:
@@ -43,8 +45,10 @@ class OpenFile:
         self.cached = cached
         self.users = 0
         self.patterns: set[AccessPattern] = set()
-        self.in_flight = 0
+        self.in_flight: set[int] = set()
+        self.unit = unit_of(origin, version)
         self.changed = False
+        self.is_read_back = False
         self.served_at: tuple[int, int] | None = None
         self.from_cache = 0
         self.from_origin = 0
@@ -65,9 +69,9 @@ class OpenFile:
 
 
 class OpenFiles:
-    """``cache`` may be None; ``disk`` limits the threads that wait for it."""
+    """``cache`` may be None; ``disk`` has the threads that wait for it."""
 
-    def __init__(self, cache: CacheStore | None, disk: trio.CapacityLimiter) -> None:
+    def __init__(self, cache: CacheStore | None, disk: DiskThreads) -> None:
         self._cache = cache
         self._disk = disk
         self._files: dict[ObjectVersion, OpenFile] = {}
@@ -106,19 +110,20 @@ class OpenFiles:
     async def pin(self, file: OpenFile) -> None:
         """Keep ``file`` in the cache, beyond its last user, until it is unpinned. Raises CacheError."""
         if self._cache is not None and file.cached is not None:
-            await trio.to_thread.run_sync(self._cache.pin, file.version, limiter=self._disk)
+            await self._disk.run(partial(self._cache.pin, file.version))
 
     async def _acquire(self, version: ObjectVersion) -> CachedObject | None:
         if self._cache is None or version.size == 0:
             return None
         try:
-            return await trio.to_thread.run_sync(self._cache.acquire, version, limiter=self._disk)
+            return await self._disk.run(partial(self._cache.acquire, version), undo=self._cache.release)
+        except DiskHangs:
+            return None  # said once for all, by the disk's health
         except CacheError as error:
             log.warning("%s is read without the cache: %s", version, error)
             return None
 
     async def _release(self, cached: CachedObject) -> None:
         assert self._cache is not None
-        release = partial(self._cache.release, cached)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(release, limiter=self._disk)
+            await self._disk.finish(partial(self._cache.release, cached))

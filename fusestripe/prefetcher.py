@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal
@@ -14,9 +14,9 @@ from fusestripe.errors import CacheError, FusestripeError
 from fusestripe.namespace.tree import Found, Tree
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
+from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
-from fusestripe.stripes.plan import stripe_count, stripe_length
-from fusestripe.stripes.resident import ResidentStripes
+from fusestripe.stripes.plan import spread_out, stripe_count, stripe_length
 from fusestripe.units import ObjectVersion
 
 __all__ = ["Prefetcher", "Report", "State", "prefetch", "walk"]
@@ -37,15 +37,13 @@ class Prefetcher:
         *,
         reader: Reader,
         files: OpenFiles,
-        stripes: ResidentStripes,
-        disk: trio.CapacityLimiter,
+        read_back: ReadBack,
         stripe_size: int,
         count: int,
     ) -> None:
         self._reader = reader
         self._files = files
-        self._stripes = stripes
-        self._disk = disk
+        self._read_back = read_back
         self._stripe_size = stripe_size
         self._count = count
 
@@ -94,34 +92,30 @@ class Prefetcher:
                 slots.release()
 
         async with trio.open_nursery() as nursery:
-            for index in range(stripe_count(size, self._stripe_size)):
+            for index in self._order(file):
                 await slots.acquire()
                 nursery.start_soon(one, index, nursery.cancel_scope)
         if errors:
             raise errors[0]
 
+    def _order(self, file: OpenFile) -> Iterator[int]:
+        """All stripes; each ``count`` units that lie on servers of their own are read side by side."""
+        stripes = range(stripe_count(file.version.size, self._stripe_size))
+        batch = max(1, self._count * file.unit // self._stripe_size)
+        for start in range(0, len(stripes), batch):
+            yield from spread_out(stripes[start : start + batch], (), self._stripe_size, file.unit)
+
     async def _bring(self, file: OpenFile, index: int) -> None:
         for _attempt in range(ATTEMPTS):
             if not file.present(index):
                 await self._reader.bring(file, index)
-            if file.present(index) and await self._is_right(file, index):
+            if file.present(index) and await self._read_back.is_right(file, index):
                 return
         raise CacheError(f"the cache disk does not keep stripe {index} of {file.version}")
 
     async def _check(self, file: OpenFile, index: int) -> None:
-        if not file.present(index) or not await self._is_right(file, index):
+        if not file.present(index) or not await self._read_back.is_right(file, index):
             raise CacheError(f"{file.version} is not whole in the cache", mend="prefetch it without --check")
-
-    async def _is_right(self, file: OpenFile, index: int) -> bool:
-        """Whether what is read back from the disk has the checksum it was saved with."""
-        assert file.cached is not None
-        length = stripe_length(index, file.version.size, self._stripe_size)
-        buffer = await self._stripes.take(length, urgent=False)
-        try:
-            load = partial(file.cached.load, index, buffer.view)
-            return await trio.to_thread.run_sync(load, limiter=self._disk)
-        finally:
-            self._stripes.give(buffer)
 
 
 class Report(msgspec.Struct, frozen=True):

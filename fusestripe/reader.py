@@ -15,12 +15,14 @@ import msgspec
 import trio
 
 from fusestripe.cache.store import Saved
+from fusestripe.cache.threads import DiskHangs, DiskThreads
 from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
+from fusestripe.readback import ReadBack
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
-from fusestripe.stripes.plan import Piece, pieces, stripe_length, take_turns
+from fusestripe.stripes.plan import Piece, pieces, spread_out, stripe_length, take_turns
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.stripes.resident import ResidentStripes, Stripe
 from fusestripe.units import KIB, ObjectVersion
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 SMALL_READ = 128 * KIB
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
+# Pieces of a file, each on another server, that are read from at once as far as the memory allows.
+UNITS_AHEAD = 4
 # Seconds after its last read for which a file has a share of the memory.
 ACTIVE = 5.0
 
@@ -64,7 +68,7 @@ class Handle:
 class Reader:
     """Serves reads from memory, the cache and the origins, and fetches ahead of them.
 
-    ``count`` stripes of one file are in flight at once at most; ``disk`` limits the threads that wait for the
+    ``count`` stripes of one file are in flight at once at most; ``disk`` has the threads that wait for the
     cache's disk.
     """
 
@@ -75,7 +79,8 @@ class Reader:
         pool: BufferPool,
         fetcher: Fetcher,
         files: OpenFiles,
-        disk: trio.CapacityLimiter,
+        disk: DiskThreads,
+        read_back: ReadBack,
         stripe_size: int,
         count: int,
     ) -> None:
@@ -86,6 +91,7 @@ class Reader:
         self._stripe_size = stripe_size
         self._count = count
         self._disk = disk
+        self._read_back = read_back
         self._active: OrderedDict[ObjectVersion, float] = OrderedDict()
         self._reads = self._bytes = self._errors = 0
         # Over the patterns of handles and the counters, which any thread may touch. Never held for long.
@@ -95,7 +101,8 @@ class Reader:
     async def open(self, origin: Origin, version: ObjectVersion) -> Handle:
         """A handle that reads ``version`` and nothing else. Asks the origin nothing."""
         file = await self._files.hold(origin, version)
-        pattern = AccessPattern(version.size, max_ahead=2 * self._count * self._stripe_size)
+        ahead = max(2 * self._count * self._stripe_size, UNITS_AHEAD * file.unit)
+        pattern = AccessPattern(version.size, max_ahead=ahead)
         file.patterns.add(pattern)
         return Handle(file, pattern)
 
@@ -128,9 +135,9 @@ class Reader:
         return data
 
     def read_now(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray | None:
-        """Like ``read``, from any thread, where the bytes are in memory or in a checked stripe of the cache.
+        """Like ``read``, from any thread, where the bytes are in memory: ours, or a checked file's pages.
 
-        None: they are not, and ``read`` has to be asked. May wait for the cache's disk, never for an origin.
+        None: they are not, and ``read`` has to be asked. Waits for nothing, not for the cache's disk either.
         The bytes stay as long as anything looks at the view.
         """
         file = handle.file
@@ -154,7 +161,7 @@ class Reader:
             self._bytes += length
         ends = stop == self._length(file, index)
         # With all its stripes in flight, the next one that comes looks further ahead.
-        may_begin = file.in_flight < self._count and file.served_at != position
+        may_begin = len(file.in_flight) < self._count and file.served_at != position
         if not from_file and (ends or may_begin):
             self._soon(self._passed, file, position, ends)
         return data
@@ -214,7 +221,10 @@ class Reader:
         if cached.read(offset, memoryview(data), nowait=True):
             return data
         read = partial(cached.read, offset, memoryview(data), nowait=False)
-        return data if await trio.to_thread.run_sync(read, limiter=self._disk) else None
+        try:
+            return data if await self._disk.run(read) else None
+        except DiskHangs:
+            return None
 
     def _stripe(self, file: OpenFile, index: int) -> Stripe:
         key = (file.version, index)
@@ -230,16 +240,16 @@ class Reader:
         the same, and until another stripe has come, there is nothing to look for again.
         """
         nothing_new = position is not None and file.served_at == position
-        if nothing_new or file.in_flight >= self._count or file.changed:
+        if nothing_new or len(file.in_flight) >= self._count or file.changed:
             return
-        began = self._begin_ahead(file, islice(self._wanted(file), self._window()))
+        began = self._begin_ahead(file, self._wanted(file))
         file.served_at = None if began else position
 
     def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> int:
         """How many of ``indexes`` were begun; ends where the file has its number of stripes in flight."""
         began = loads = 0
         for index in indexes:
-            if file.in_flight >= self._count:
+            if len(file.in_flight) >= self._count:
                 break
             if file.present(index):
                 loads += 1
@@ -251,22 +261,27 @@ class Reader:
             length = self._length(file, index)
             if self._stripes.begin_ahead(key, length, partial(self._bring, file)) is None:
                 break
-            self._count_in(file)
+            self._count_in(file, index)
             began += 1
         return began
 
     def _wanted(self, file: OpenFile) -> Iterator[int]:
         with self._lock:
             walks = [walk for pattern in file.patterns for walk in pattern.ahead()]
-        return take_turns(walks, self._stripe_size)
+        nearest = islice(take_turns(walks, self._stripe_size), self._window(file))
+        if file.unit <= self._stripe_size:
+            return nearest
+        missing = (index for index in nearest if (file.version, index) not in self._stripes)
+        return spread_out(missing, file.in_flight, self._stripe_size, file.unit)
 
-    def _window(self) -> int:
+    def _window(self, file: OpenFile) -> int:
         """How many stripes ahead of its readers one file may hold: a fair share of the memory."""
         horizon = trio.current_time() - ACTIVE
         while self._active and next(iter(self._active.values())) < horizon:
             self._active.popitem(last=False)
         share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
-        return max(1, min(self._count + self._count // 2, share))
+        wish = max(self._count + self._count // 2, UNITS_AHEAD * file.unit // self._stripe_size)
+        return max(1, min(wish, share))
 
     def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)
@@ -275,13 +290,13 @@ class Reader:
         key = (file.version, index)
         work = partial(self._bring, file)
         stripe = self._stripes.begin(key, self._length(file, index), work, urgent=urgent)
-        self._count_in(file)
+        self._count_in(file, index)
         return stripe
 
-    def _count_in(self, file: OpenFile) -> None:
+    def _count_in(self, file: OpenFile, index: int) -> None:
         # Before the work's first step, so that the file cannot go in between; _bring counts out.
         file.users += 1
-        file.in_flight += 1
+        file.in_flight.add(index)
 
     async def _bring(self, file: OpenFile, stripe: Stripe) -> None:
         """The work of one stripe: from the cache if it is there and right, else from the origin and saved."""
@@ -294,7 +309,7 @@ class Reader:
                     file.from_origin += stripe.length
                     stripe.complete()
             finally:
-                file.in_flight -= 1
+                file.in_flight.discard(stripe.key[1])
             self._fetch_ahead(file)
             if not loaded:
                 await self._save(file, stripe)
@@ -306,7 +321,12 @@ class Reader:
         if file.cached is None or not file.cached.present(index):
             return False
         load = partial(file.cached.load, index, stripe.view)
-        if not await trio.to_thread.run_sync(load, limiter=self._disk):
+        try:
+            loaded = await self._disk.run(load)
+        except DiskHangs:
+            await self._stripes.renew(stripe)  # the thread left behind may still write into this memory
+            return False
+        if not loaded:
             return False
         file.from_cache += stripe.length
         stripe.complete()
@@ -318,8 +338,10 @@ class Reader:
             return
         save = partial(file.cached.save, stripe.key[1], stripe.view)
         try:
-            saved = await trio.to_thread.run_sync(save, limiter=self._disk)
+            saved = await self._disk.run(save)
             stripe.unsaved = _refusal(saved, file.version)
+            if file.cached.complete:
+                self._read_back.begin(file)
         except CacheError as error:
             # The store says it in the log and in its health; the reader has its bytes.
             stripe.unsaved = error
@@ -350,12 +372,12 @@ class Reader:
 
 
 def _read_verified(file: OpenFile, index: int, offset: int, length: int) -> bytearray | None:
-    """Bytes of a stripe that this process has checked, from the cache file."""
+    """Bytes of a stripe that this process has checked, as far as the page cache has them."""
     cached = file.cached
     if cached is None or not cached.verified(index):
         return None
     data = bytearray(length)
-    return data if cached.read(offset, memoryview(data), nowait=False) else None
+    return data if cached.read(offset, memoryview(data), nowait=True) else None
 
 
 def _refusal(saved: Saved, version: ObjectVersion) -> CacheError | None:

@@ -9,7 +9,7 @@ import xxhash
 
 from fusestripe.errors import ConfigError
 
-__all__ = ["ObjectVersion", "format_size", "join_url", "parse_size"]
+__all__ = ["ObjectVersion", "format_size", "join_url", "parse_size", "printable"]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -17,6 +17,7 @@ GIB = 1024 * MIB
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)(b?)\s*", re.IGNORECASE)
 _PREFIXES = "kmgtp"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def parse_size(text: str) -> int:
@@ -47,7 +48,12 @@ def format_size(size: float) -> str:
 def join_url(url: str, path: str) -> str:
     """``path`` below what ``url`` shows, for people; what follows a "?" stays at the end."""
     where, mark, query = url.partition("?")
-    return f"{where.rstrip('/')}/{path}{mark}{query}" if path else url
+    return f"{where.rstrip('/')}/{printable(path)}{mark}{query}" if path else url
+
+
+def printable(name: str) -> str:
+    """``name`` for a message: on one line, whatever characters it has."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], name)
 
 
 class ObjectVersion(msgspec.Struct, frozen=True, order=True):

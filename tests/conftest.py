@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.azure_server import AzureServer
+from tests.support.google_server import GoogleServer
+from tests.support.hadoop.cluster import HdfsCluster
+from tests.support.hadoop.store import HdfsDirectory
 from tests.support.proxy import Proxy
 from tests.support.seaweed import SeaweedServer
 
@@ -32,3 +36,46 @@ def s3_proxy(s3_server: SeaweedServer) -> Iterator[Proxy]:
     """A proxy before the S3 server: counts, shapes and breaks what passes through it."""
     with Proxy(s3_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """One Azurite for the whole run. Each test takes a container of its own (``azure_container``)."""
+    with AzureServer(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture
+def azure_container(azure_server: AzureServer) -> Iterator[str]:
+    """A new empty container."""
+    with azure_server.container(f"container-{next(_bucket_numbers)}") as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def google_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
+    """One fake-gcs-server for the whole run. Each test takes a bucket of its own (``google_bucket``)."""
+    with GoogleServer(tmp_path_factory.mktemp("google")) as server:
+        yield server
+
+
+@pytest.fixture
+def google_bucket(google_server: GoogleServer) -> Iterator[str]:
+    """A new empty bucket."""
+    with google_server.bucket(f"bucket-{next(_bucket_numbers)}") as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def hdfs_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    """One HDFS for the whole run: a NameNode, three DataNodes, blocks of 1 MiB. Nobody breaks it for good."""
+    with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def hdfs_directory(hdfs_cluster: HdfsCluster) -> Iterator[HdfsDirectory]:
+    """A new empty directory of the cluster."""
+    directory = HdfsDirectory(hdfs_cluster, f"/test-{next(_bucket_numbers)}")
+    yield directory
+    hdfs_cluster.shell("delete", directory.root)

@@ -10,10 +10,18 @@ need 'command -v s3fs' s3fs
 need 'command -v rsync' rsync
 need 'command -v getfattr' attr
 need 'command -v fuser' psmisc
+need 'command -v bindfs' bindfs
 need 'command -v setpriv' util-linux
+need 'command -v openssl' openssl
+need 'command -v nginx || test -x /usr/sbin/nginx' nginx-light
+need 'command -v node' nodejs
+need 'command -v npm' npm
+need 'command -v javac' default-jdk-headless
+need 'command -v mvn' maven
 install_needed
 need_fuse_device
-make_venv test test,torch,bench,lint
+install_azurite
+make_venv test hdfs,arrow,test,torch,bench,lint
 
 say ruff
 ruff check .

@@ -19,7 +19,7 @@ class CacheStatistics(msgspec.Struct, frozen=True):
 
     ``used`` is of the whole directory, by its last scan and this store's writes since; ``objects`` by its
     last scan. ``no_room`` counts stripes that were not kept because nothing could be evicted. ``health`` is
-    "normal" or "down" (the disk failed and is left alone for a while).
+    "normal" or "down" (the disk failed and is left alone for a while, or does not answer).
     """
 
     used: int
@@ -63,7 +63,8 @@ class Counters:
 class DiskHealth:
     """Whether the disk is "normal" or "down".
 
-    It is down from an I/O error on, until a write succeeds ``retry_after`` seconds later or more.
+    It is down from an I/O error on, until a write succeeds ``retry_after`` seconds later or more; and while
+    it does not answer.
 
     While the disk is down no stripe is saved, and one line is logged at each change, however many errors
     come.
@@ -74,17 +75,18 @@ class DiskHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._retry_at: float | None = None
+        self._hangs = False
 
     @property
     def state(self) -> str:
         """The word: "normal" or "down"."""
-        return "normal" if self._retry_at is None else "down"
+        return "normal" if self._retry_at is None and not self._hangs else "down"
 
     @property
     def worth_trying(self) -> bool:
         """Whether a write should be tried now."""
         retry_at = self._retry_at
-        return retry_at is None or self._clock() >= retry_at
+        return not self._hangs and (retry_at is None or self._clock() >= retry_at)
 
     def failed(self, what: str, error: OSError) -> None:
         """``what`` ("writing stripe 3 of ...") met an I/O error."""
@@ -98,6 +100,26 @@ class DiskHealth:
                 error.strerror or error,
                 self._retry_after,
             )
+
+    def hangs(self, seconds: float) -> None:
+        """The disk has not answered for ``seconds``."""
+        with self._lock:
+            first = not self._hangs
+            self._hangs = True
+        if first:
+            _log.error(
+                "cache disk: no answer in %g s; caching is paused until there is one, "
+                "reads go on from the origin",
+                seconds,
+            )
+
+    def answers(self) -> None:
+        """The disk has answered whatever it was asked."""
+        with self._lock:
+            recovered = self._hangs
+            self._hangs = False
+        if recovered:
+            _log.warning("cache disk: answers again")
 
     def succeeded(self) -> None:
         """A read or a write of the disk went well."""

@@ -32,7 +32,7 @@ __all__ = ["UseMarks", "open_marks"]
 _FLOCK = struct.Struct("hhqqi0q")
 _OFD_GETLK = 36  # F_OFD_GETLK, asm-generic/fcntl.h
 _OFD_SETLK = 37  # F_OFD_SETLK
-_PATIENCE = 10.0
+_PATIENCE = 5.0
 """Seconds to wait for another process that deletes or begins the same object."""
 
 

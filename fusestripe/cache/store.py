@@ -75,7 +75,7 @@ class CacheStore:
             self._files.close()
             raise
         self._counters = Counters()
-        self._health = DiskHealth()
+        self.health = DiskHealth()
         self._pool = DescriptorPool(descriptors)
         try:
             self._space = Space(
@@ -96,7 +96,7 @@ class CacheStore:
         except BaseException:
             self.close()
             raise
-        self._parts = Parts(self._files, self._pool, self._marks, self._space, self._health, self._counters)
+        self._parts = Parts(self._files, self._pool, self._marks, self._space, self.health, self._counters)
 
     def acquire(self, version: ObjectVersion) -> CachedObject:
         """The object of ``version``, to be given back by ``release``: counted, one for all who hold it.
@@ -156,7 +156,7 @@ class CacheStore:
             objects=self._space.objects,
             held=len(self._held),
             descriptors=self._pool.open_count,
-            health=self._health.state,
+            health=self.health.state,
             loads=count("loads"),
             loaded_bytes=count("loaded_bytes"),
             direct_reads=count("direct_reads"),
@@ -221,7 +221,7 @@ class CacheStore:
         try:
             self._files.touch(name)
         except OSError as error:
-            self._health.failed(f"noting the use of {name}", error)
+            self.health.failed(f"noting the use of {name}", error)
 
     def _remember(self, name: str, checked: Checked | None) -> None:
         with self._changed:
@@ -250,7 +250,7 @@ class CacheStore:
                     return False
                 self._files.delete(name)
         except OSError as error:
-            self._health.failed(f"evicting {name}", error)
+            self.health.failed(f"evicting {name}", error)
             return False
         finally:
             self._disclaim(name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import click
 import msgspec
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fusestripe.commands.interrupts import interruptible
 from fusestripe.commands.options import (
     config_option,
     json_option,
@@ -79,14 +81,11 @@ def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool,
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("looking for a file")
-        version, origin = find_file(settings)
-        rates = []
-        try:
-            for streams in (1, *STREAMS):
-                progress.update(task, description=f"{streams} stream{'s' if streams > 1 else ''}")
-                rates.append(measure(origin, version, streams, settings.stripes.size, SECONDS))
-        finally:
-            origin.close()
+
+        def tell(streams: int) -> None:
+            progress.update(task, description=f"{streams} stream{'s' if streams > 1 else ''}")
+
+        version, rates = interruptible(lambda: measure_all(settings, tell))
     result = judge(f"{version.origin.partition('?')[0]}/{version.path}", version.size, rates, settings)
     if as_json:
         print_json(result)
@@ -94,10 +93,23 @@ def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool,
         show(result, rates)
 
 
+def measure_all(settings: Settings, tell: Callable[[int], None]) -> tuple[ObjectVersion, list[Rate]]:
+    """The file that was read, and a Rate of each number of streams, which ``tell`` hears before."""
+    version, origin = find_file(settings)
+    rates = []
+    try:
+        for streams in (1, *STREAMS):
+            tell(streams)
+            rates.append(measure(origin, version, streams, settings.stripes.size, SECONDS))
+    finally:
+        origin.close()
+    return version, rates
+
+
 def find_file(settings: Settings) -> tuple[ObjectVersion, Origin]:
     """The file to measure with. Raises ConfigError where it is too small, and OriginError."""
     route = settings.routes[0]
-    named = trio.run(open_named, route)
+    named = trio.run(partial(open_named, route, timeout=settings.mount.timeout))
     origin = named.origin
     try:
         path, entry = (named.name, origin.stat(named.name)) if named.name else choose(origin, "")

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from fusestripe.commands.interrupts import interruptible
 from fusestripe.commands.options import (
     config_option,
     json_option,
@@ -37,8 +38,9 @@ def doctor(config: str | None, options: tuple[str, ...], as_json: bool, **flags:
     """
     settings = load(None, read_flags(options, flags), config=config, schemes=FACTORIES)
     console = Console(highlight=False)
-    findings = []
-    for finding in examine(settings):
+    findings: list[Finding] = []
+    examined = examine(settings)
+    while (finding := interruptible(lambda: next(examined, None))) is not None:
         findings.append(finding)
         if not as_json:
             show(console, finding)

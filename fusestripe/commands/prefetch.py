@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.text import Text
 
 from fusestripe.api import bring
+from fusestripe.commands.interrupts import interruptible
 from fusestripe.commands.options import (
     config_option,
     json_option,
@@ -70,7 +71,8 @@ def prefetch(
             tally.add(report)
             display.tell(report)
 
-        bring(sources, read_flags(options, flags), tell, config=config, check=check, pin=pin)
+        said = read_flags(options, flags)
+        interruptible(lambda: bring(sources, said, tell, config=config, check=check, pin=pin))
         display.note(tally.summary())
     if tally.failed:
         sys.exit(1)

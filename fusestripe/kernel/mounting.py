@@ -49,6 +49,7 @@ _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # umount2(2), include/linux/fs.h
 _DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 """What every call on a FUSE mount gives once its daemon is gone (fs/fuse/dev.c)."""
 _FUSERMOUNT_SECONDS = 20.0
+_LINKS_MAXIMUM = 40  # as the kernel has it (path_resolution(7))
 PATIENCE_SECONDS = 2.0
 """How long a search for holders, or a look at a mount whose daemon may hang, is waited for."""
 
@@ -101,15 +102,44 @@ def find_mount(path: str) -> Mount | None:
 
 
 def mount_above(path: str) -> tuple[Mount, str] | None:
-    """The fusestripe mount that ``path`` is in, and the path in its tree ("" is its root)."""
-    for candidate in (os.path.abspath(path), os.path.realpath(path)):
-        above = [
-            mount for mount in mounts() if (candidate + "/").startswith(mount.mountpoint.rstrip("/") + "/")
-        ]
-        nearest = max(above, key=lambda mount: len(mount.mountpoint), default=None)
+    """The fusestripe mount that ``path`` is in, and the path in its tree ("" is its root).
+
+    Nothing in the mount is touched: whoever looks into one whose origin is silent cannot even be killed.
+    """
+    found = mounts()
+    at, rest, links = "/", os.path.join(os.getcwd(), path).split("/")[::-1], 0
+    while links <= _LINKS_MAXIMUM:
+        nearest = _nearest(at, found)
         if nearest is not None and nearest.fstype == FSTYPE:
-            return nearest, candidate[len(nearest.mountpoint) :].strip("/")
+            whole = os.path.normpath(os.path.join(at, *reversed(rest)))
+            if _nearest(whole, found) is nearest:
+                return nearest, whole[len(nearest.mountpoint) :].strip("/")
+            at, rest, links = "/", whole.split("/")[::-1], links + 1  # by ".." out of it again
+            continue
+        target = _target(at)
+        if target:
+            links += 1
+            rest.extend(target.split("/")[::-1])
+            at = "/" if target.startswith("/") else os.path.dirname(at)
+        elif rest:
+            at = os.path.normpath(os.path.join(at, rest.pop()))
+        else:
+            break
     return None
+
+
+def _target(path: str) -> str:
+    """Where the link ``path`` points to; "" where it is none."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _nearest(path: str, among: Sequence[Mount]) -> Mount | None:
+    """The mount that ``path`` (absolute, no links) is in; of those on one another the last, which is seen."""
+    above = [mount for mount in among if (path + "/").startswith(mount.mountpoint.rstrip("/") + "/")]
+    return max(reversed(above), key=lambda mount: len(mount.mountpoint), default=None)
 
 
 def resolve(mountpoint: str) -> str:

@@ -8,15 +8,17 @@ Answers are kept for the TTL; "there is none" for the shorter negative TTL.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import trio
 
-from fusestripe.errors import NotFound
+from fusestripe.errors import NotFound, OriginError
 from fusestripe.namespace.answers import Answers
 from fusestripe.namespace.flights import Flights
 from fusestripe.namespace.routes import Place, RouteTable
@@ -26,6 +28,9 @@ from fusestripe.origins.retry import retried
 from fusestripe.units import ObjectVersion, join_url
 
 __all__ = ["Absent", "Found", "Listing", "Tree"]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -180,7 +185,7 @@ class Tree:
         assert place is not None
         at = trio.current_time()
         collect = partial(_collect_tree, partial(place.origin.walk, place.path))
-        directories = await retried(collect, limiter=self._limiter, timeout=self._timeout)
+        directories = await self._ask(place, collect)
         if directories is None:
             self._too_large[top] = at + self._ttl
             return False
@@ -197,7 +202,7 @@ class Tree:
     async def _fetch_list(self, place: Place, path: str, whole: bool) -> Listing:
         at = trio.current_time()
         collect = partial(_collect, partial(place.origin.list_dir, place.path), whole)
-        entries, complete = await retried(collect, limiter=self._limiter, timeout=self._timeout)
+        entries, complete = await self._ask(place, collect)
         listing = Listing(entries, complete, at, at + self._ttl)
         kept = self._listings.get(path)
         if complete or kept is None or not kept.complete:
@@ -208,12 +213,22 @@ class Tree:
         at = trio.current_time()
         stat = partial(place.origin.stat, place.path)
         try:
-            entry = await retried(stat, limiter=self._limiter, timeout=self._timeout)
+            entry = await self._ask(place, stat)
             single = _Single(entry, at, at + self._ttl)
         except NotFound:
             single = _Single(None, at, at + self._negative_ttl)
         self._singles.keep(path, single)
         return single
+
+    async def _ask(self, place: Place, call: Callable[[], T]) -> T:
+        """What the origin answers about ``place``. Whoever asked gets an errno; the log has the reason."""
+        try:
+            return await retried(call, limiter=self._limiter, timeout=self._timeout)
+        except NotFound:
+            raise
+        except OriginError as error:
+            log.error("%s: %s", join_url(place.origin.url, place.path), error)  # noqa: TRY400
+            raise
 
 
 def _answer(single: _Single, path: str) -> Found | Absent:

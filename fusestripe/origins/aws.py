@@ -7,13 +7,11 @@ identity, credential_process), container role, instance role; refreshed where th
 from __future__ import annotations
 
 import os
-from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 import botocore.configprovider
 import botocore.exceptions
 import botocore.session
-from botocore.credentials import RefreshableCredentials
 
 from fusestripe.errors import ConfigError, CredentialsRefused, OriginUnavailable
 from fusestripe.origins.base import OriginOptions
@@ -21,7 +19,6 @@ from fusestripe.origins.base import OriginOptions
 __all__ = ["AwsAccess", "Keys", "find_access"]
 
 DEFAULT_REGION = "us-east-1"
-_ASK_AGAIN = timedelta(minutes=5)
 
 
 class Keys(NamedTuple):
@@ -60,19 +57,6 @@ class AwsAccess:
             return Keys(*self._credentials.get_frozen_credentials()[:3])
         except botocore.exceptions.BotoCoreError as error:
             raise _refused(error) from error
-
-    def for_obstore(self) -> dict[str, Any]:
-        """The same as ``keys``, in the form of obstore's credential_provider."""
-        keys = self.keys()
-        assert keys is not None, "an anonymous store asks for no credentials"
-        expires = isinstance(self._credentials, RefreshableCredentials)
-        return {
-            "access_key_id": keys.access_key,
-            "secret_access_key": keys.secret_key,
-            "token": keys.token,
-            # botocore knows when to refresh; obstore only has to ask it often enough.
-            "expires_at": datetime.now(timezone.utc) + _ASK_AGAIN if expires else None,
-        }
 
 
 def find_access(options: OriginOptions) -> AwsAccess:

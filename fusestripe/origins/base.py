@@ -7,13 +7,22 @@ to the origin's root, with "/" between components and none in front or behind; "
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from fusestripe.units import ObjectVersion
 
-__all__ = ["Entry", "Origin", "OriginOptions", "Progress", "is_component", "is_path"]
+__all__ = [
+    "Entry",
+    "Origin",
+    "OriginOptions",
+    "Progress",
+    "SpreadOrigin",
+    "is_component",
+    "is_path",
+    "unit_of",
+]
 
 Progress = Callable[[int], None]
 """Called from the fetching thread with the number of bytes in place so far, counted from the start."""
@@ -114,6 +123,20 @@ class Origin(Protocol):
     def close(self) -> None:
         """Let go of connections. Nothing is called afterwards."""
         ...
+
+
+@runtime_checkable
+class SpreadOrigin(Protocol):
+    """An Origin whose files lie in pieces on many servers, so that it matters which are read at once."""
+
+    def spread(self, version: ObjectVersion) -> int:
+        """How many bytes, from each multiple of it on, lie on one server. Asks nothing."""
+        ...
+
+
+def unit_of(origin: Origin, version: ObjectVersion) -> int:
+    """Bytes of ``version`` that lie on one server; 0 where the origin does not say."""
+    return origin.spread(version) if isinstance(origin, SpreadOrigin) else 0
 
 
 def is_component(name: str) -> bool:

@@ -46,12 +46,18 @@ class ListPage(msgspec.Struct, frozen=True):
         """The last key or prefix in the order of keys; "" where there is none."""
         return max((*(found.key for found in self.objects), *self.prefixes), default="")
 
+    def last_of_tree(self, prefix: str) -> list[str]:
+        """The last key or prefix in the order of a tree: its components below ``prefix``."""
+        below = (key[len(prefix) :] for key in (*(found.key for found in self.objects), *self.prefixes))
+        return max((key.split("/") for key in below), default=[])
+
 
 def children(pages: Iterable[ListPage], prefix: str) -> Iterator[list[Entry]]:
     """What lies directly in the directory whose keys start with ``prefix``; ``pages`` have the delimiter "/".
 
     A file is held back until its name can no longer turn up as a directory, maybe on the next page: the key
-    "a" comes before "a!" and that before "a/".
+    "a" comes before "a!" and that before "a/". Both orders of keys must have passed it, since a server does
+    not say which is its own: by bytes, or by components as of one that walks a tree.
     """
     shown: set[str] = set()
     held: dict[str, Entry] = {}
@@ -61,11 +67,13 @@ def children(pages: Iterable[ListPage], prefix: str) -> Iterator[list[Entry]]:
         shown |= directories
         files = ((found.key[len(prefix) :], found) for found in page.objects)
         held.update((name, found.entry(name)) for name, found in files if is_component(name))
-        last = page.last[len(prefix) :]
-        for name in [name for name in held if page.next_token is None or name + "/" < last]:
-            entry = held.pop(name)
-            if name not in shown:
-                entries.append(entry)
+        last, deepest = page.last[len(prefix) :], page.last_of_tree(prefix)
+        for name in list(held):
+            passed = name + "/" < last and [name, ""] < deepest
+            if passed or page.next_token is None:
+                entry = held.pop(name)
+                if name not in shown:
+                    entries.append(entry)
         if entries:
             yield entries
 

@@ -28,7 +28,7 @@ from fusestripe.errors import (
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
 from fusestripe.units import ObjectVersion
 
-__all__ = ["LocalOrigin", "open_local"]
+__all__ = ["LocalOrigin", "directory_of", "open_local"]
 
 PAGE = 1000
 """Entries a page."""
@@ -177,18 +177,24 @@ class LocalOrigin:
 
 
 def open_local(url: str, options: OriginOptions) -> LocalOrigin:
-    """The origin for "file:///directory" (RFC 8089: percent-encoded). See ``registry.open_origin``."""
-    host, slash, path = url.partition("://")[2].partition("/")
-    if host not in ("", "localhost") or not slash:
-        raise ConfigError("a file:// URL holds an absolute path", mend="write file:///directory")
+    """The origin for "file:///directory". See ``registry.open_origin``."""
+    directory = directory_of(url)
     if options.endpoint or options.region or options.profile or options.anonymous:
         raise ConfigError(
             "a directory has no endpoint, region, profile or credentials", mend="leave them out"
         )
+    return LocalOrigin(directory)
+
+
+def directory_of(url: str) -> str:
+    """The directory that ``url`` names (RFC 8089: percent-encoded), without links. Raises ConfigError."""
+    host, slash, path = url.partition("://")[2].partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise ConfigError("a file:// URL holds an absolute path", mend="write file:///directory")
     path = "/" + unquote(path)
     if "\0" in path:
         raise ConfigError("a path holds no NUL", mend="check the URL")
-    return LocalOrigin(os.path.realpath(path))
+    return os.path.realpath(path)
 
 
 def _entry(name: str, found: os.stat_result) -> Entry | None:

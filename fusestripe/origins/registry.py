@@ -15,11 +15,20 @@ __all__ = ["FACTORIES", "open_origin", "scheme_of"]
 
 FACTORIES: Mapping[str, str] = MappingProxyType(
     {
+        "abfs": "fusestripe.origins.azure:open_abfs",
+        "abfss": "fusestripe.origins.azure:open_abfs",
+        "az": "fusestripe.origins.azure:open_azure",
         "file": "fusestripe.origins.local:open_local",
+        "gs": "fusestripe.origins.gcs:open_gcs",
+        "hdfs": "fusestripe.origins.hdfs:open_hdfs",
         "s3": "fusestripe.origins.s3:open_s3",
+        "viewfs": "fusestripe.origins.hdfs:open_hdfs",
     }
 )
 """URL scheme -> "module:function"; the function takes (url, OriginOptions) and returns the Origin."""
+
+EXTRAS: Mapping[str, str] = MappingProxyType({"hdfs_native": "hdfs", "pyarrow": "arrow"})
+"""Package that an origin's module imports -> the extra that brings it."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")  # RFC 3986, section 3.1
 
@@ -43,8 +52,16 @@ def open_origin(url: str, options: OriginOptions | None = None) -> Origin:
 
     Raises ConfigError where the URL or the options cannot be used, CredentialsRefused where there are none.
     """
-    module, _, function = FACTORIES[scheme_of(url)].partition(":")
-    factory = getattr(importlib.import_module(module), function)
+    scheme = scheme_of(url)
+    module, _, function = FACTORIES[scheme].partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        mend = f"pip install 'fusestripe[{extra}]'"
+        raise ConfigError(f"{scheme}:// needs the package {error.name}", mend=mend) from None
     origin: Origin = factory(url, options or OriginOptions())
     return origin
 

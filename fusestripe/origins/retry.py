@@ -19,7 +19,7 @@ LONGEST_DELAY = 10.0
 
 
 class Backoff:
-    """Says how long to wait before the next try; after ``timeout`` seconds without a byte raises the cause.
+    """Says how long to wait before the next try; ``timeout`` seconds after the last byte raises the cause.
 
     "Full jitter" of https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/: hundreds of
     nodes that failed together must not come back together.
@@ -27,14 +27,15 @@ class Backoff:
 
     def __init__(self, timeout: float, *, jitter: Callable[[], float] = random.random) -> None:
         self._timeout = timeout
-        self._deadline = trio.current_time() + timeout
+        self._clock = trio.lowlevel.current_clock()
+        self._last_byte = self._clock.current_time()
         self._jitter = jitter
         self._failures = 0
 
     def progressed(self) -> None:
-        """Bytes arrived since the last failure, so the next one counts as a first, with all its time."""
+        """Bytes have just arrived: the next failure counts as a first, with all its time. From any thread."""
         self._failures = 0
-        self._deadline = trio.current_time() + self._timeout
+        self._last_byte = self._clock.current_time()
 
     async def after(self, error: OriginError) -> None:
         """Sleep as long as fits; raise ``error`` where another try cannot help or no time is left."""
@@ -43,7 +44,7 @@ class Backoff:
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2**self._failures) * (0.5 + self._jitter() / 2)
         if isinstance(error, OriginUnavailable) and error.retry_after is not None:
             delay = max(delay, error.retry_after)
-        if trio.current_time() + delay > self._deadline:
+        if self._clock.current_time() + delay > self._last_byte + self._timeout:
             raise error
         self._failures += 1
         await trio.sleep(delay)

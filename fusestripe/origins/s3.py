@@ -1,30 +1,19 @@
-"""S3 and everything that speaks its protocol.
+"""S3 and everything that speaks its protocol, by way of our own thin client (``s3_client``).
 
-Metadata goes through our own thin client (``s3_client``), data through obstore. Versions are told apart by
-ETag, which a listing and a GET write in the same way.
+Versions are told apart by ETag, which a listing and a GET write in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import obstore.exceptions
-from obstore.store import S3Store
-
-from fusestripe.errors import ConfigError, NotFound, OriginError, VersionChanged
+from fusestripe.errors import ConfigError, NotFound, VersionChanged
 from fusestripe.origins import key_listing
 from fusestripe.origins.aws import AwsAccess, find_access
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
-from fusestripe.origins.object_store import expressible, failure_of, read_object, status_in
-from fusestripe.origins.s3_client import CONNECT_SECONDS, Bucket, S3Client
-from fusestripe.origins.s3_errors import refusal_in
+from fusestripe.origins.s3_client import Bucket, S3Client
 from fusestripe.units import ObjectVersion
-
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig
 
 __all__ = ["S3Origin", "open_s3"]
 
@@ -43,12 +32,11 @@ class S3Origin:
 
     lists_trees = True
 
-    def __init__(self, client: S3Client, store: S3Store, prefix: str, where: str) -> None:
+    def __init__(self, client: S3Client, prefix: str, where: str) -> None:
         self.url = f"s3://{client.bucket.name}" + (f"/{prefix}" if prefix else "") + where
         self._identity = f"s3://{client.bucket.name}" + where
         self.bucket = client.bucket
         self._client = client
-        self._store = store
         self._prefix = prefix
 
     def check(self) -> None:
@@ -96,7 +84,7 @@ class S3Origin:
         if not len(into):
             return
         try:
-            self._read(version, offset, into, progress)
+            self._client.read_range(version.path, version, offset, into, progress)
         except NotFound as error:
             # It was there when it was opened.
             what = self.bucket.shown(version.path)
@@ -105,25 +93,6 @@ class S3Origin:
     def close(self) -> None:
         """See Origin."""
         self._client.close()
-
-    def _read(self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
-        key = version.path
-        if not expressible(key):
-            self._client.read_range(key, version, offset, into, progress)
-            return
-        try:
-            read_object(self._store, key, version, offset, into, progress)
-        except (obstore.exceptions.BaseError, FileNotFoundError, OSError, ValueError) as error:
-            raise self._failure(error, self.bucket.shown(key)) from None
-
-    def _failure(self, error: Exception, what: str) -> OriginError:
-        """What obstore's ``error`` means. Its text is a dump that holds URLs, and goes no further."""
-        status = status_in(error)
-        if status is not None:
-            return self._client.error(refusal_in(status, str(error)), what)
-        if isinstance(error, FileNotFoundError):
-            return NotFound(f"{what} does not exist")
-        return failure_of(error, what)
 
     def _pages(self, path: str, *, delimiter: str = "") -> Iterator[key_listing.ListPage]:
         """Raises NotFound where no key lies in the directory. An empty bucket is an empty directory."""
@@ -165,8 +134,7 @@ def open_s3(url: str, options: OriginOptions) -> S3Origin:
     if access.endpoint is not None:
         parts = urlsplit(bucket.endpoint)
         where = f"?endpoint={parts.netloc}{parts.path}"
-    client = S3Client(bucket, access, options.timeout)
-    return S3Origin(client, _store(bucket, access, options.timeout), prefix, where)
+    return S3Origin(S3Client(bucket, access, options.timeout), prefix, where)
 
 
 def _parse(url: str) -> tuple[str, str]:
@@ -202,41 +170,3 @@ def _locate(bucket: str, access: AwsAccess) -> Bucket:
             "an endpoint holds no credentials, query or fragment", mend='write "https://host:port"'
         )
     return Bucket(bucket, access.endpoint.rstrip("/"), access.region, virtual_hosted=False)
-
-
-def _store(bucket: Bucket, access: AwsAccess, timeout: float) -> S3Store:
-    """Every setting is given here: obstore would take what is missing from the environment."""
-    endpoint = bucket.url if bucket.virtual_hosted else bucket.endpoint
-    settings: dict[str, Any] = {
-        "endpoint": endpoint,
-        "region": bucket.region,
-        "virtual_hosted_style_request": bucket.virtual_hosted,
-        "skip_signature": access.anonymous,
-        "retry_config": {"max_retries": 0},
-    }
-    if not access.anonymous:
-        settings["credential_provider"] = access.for_obstore
-    client: ClientConfig = {
-        "allow_http": True,
-        "connect_timeout": timedelta(seconds=min(CONNECT_SECONDS, timeout)),
-        "read_timeout": timedelta(seconds=timeout),
-        "timeout": timedelta(days=1),  # of a whole request: its length depends on its size
-    }
-    if access.ca_bundle:
-        client["root_certificate"] = _bytes_of(access.ca_bundle)
-    try:
-        # obstore takes ``aws_endpoint_url_s3`` before ``endpoint``, even where it is from the environment.
-        return S3Store(bucket.name, aws_endpoint_url_s3=endpoint, client_options=client, **settings)
-    except (obstore.exceptions.BaseError, ValueError) as error:
-        raise ConfigError(
-            f"the settings of s3://{bucket.name} cannot be used: {str(error).splitlines()[0]}",
-            mend="check region, endpoint and AWS_CA_BUNDLE",
-        ) from error
-
-
-def _bytes_of(ca_bundle: str) -> bytes:
-    try:
-        with open(ca_bundle, "rb") as bundle:
-            return bundle.read()
-    except OSError as error:
-        raise ConfigError(f"{ca_bundle}: {error.strerror}", mend="check AWS_CA_BUNDLE") from error

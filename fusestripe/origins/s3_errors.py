@@ -1,4 +1,4 @@
-"""From what an S3 server, or the way to it, says to our errors. One line each, and the mend."""
+"""From what an S3 server says to our errors. One line each, and the mend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 
 import msgspec
-import urllib3.exceptions
 
 from fusestripe.errors import (
     CredentialsRefused,
@@ -17,7 +16,7 @@ from fusestripe.errors import (
     VersionChanged,
 )
 
-__all__ = ["Refusal", "error_of", "network_error", "refusal_in"]
+__all__ = ["Refusal", "error_of", "refusal_in"]
 
 # Codes: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _CREDENTIALS = {
@@ -119,44 +118,3 @@ def _by_status(refusal: Refusal, what: str, said: str, endpoint: str, anonymous:
     if status == 404:
         return NotFound(f"{what} does not exist ({said})")
     return OriginError(f"{what}: {endpoint} refused the request ({said})", mend="is this an S3 endpoint?")
-
-
-def network_error(error: Exception, endpoint: str) -> OriginUnavailable:
-    """The error for a request that got no answer. urllib3's text may hold the URL: only its kind is told."""
-    reason = getattr(error, "reason", None) or error
-    kinds: tuple[tuple[type[Exception], str, str], ...] = (
-        (
-            urllib3.exceptions.NewConnectionError,
-            _os_reason(reason),
-            "is the endpoint right, and is it running?",
-        ),
-        (
-            urllib3.exceptions.ConnectTimeoutError,
-            "no connection in time",
-            "is the endpoint right and reachable?",
-        ),
-        (urllib3.exceptions.ReadTimeoutError, "no answer in time", "is the endpoint right and well?"),
-        (
-            urllib3.exceptions.SSLError,
-            "TLS failed",
-            "check the certificate, AWS_CA_BUNDLE, or http:// for https://",
-        ),
-        (urllib3.exceptions.ProtocolError, "the connection broke", ""),
-    )
-    for kind, said, mend in kinds:
-        if isinstance(reason, kind):
-            return OriginUnavailable(f"{endpoint}: {said}", mend=mend)
-    return OriginUnavailable(
-        f"{endpoint}: no answer ({type(reason).__name__})", mend="is the endpoint right?"
-    )
-
-
-def _os_reason(error: BaseException) -> str:
-    text = str(error)
-    if "refused" in text:
-        return "connection refused"
-    if "resolve" in text or "Name or service" in text or "name resolution" in text:
-        return "no such host name"
-    if "unreachable" in text:
-        return "network unreachable"
-    return "no connection"

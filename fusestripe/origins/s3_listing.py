@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import calendar
-import re
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 from fusestripe.errors import BadAnswer
 from fusestripe.origins.key_listing import ListedObject, ListPage
+from fusestripe.origins.timestamps import nanoseconds_of
 
 __all__ = ["parse_page"]
-
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)")
 
 
 def parse_page(body: bytes) -> ListPage:
@@ -63,21 +60,13 @@ def _listed(item: dict[str, str], encoded: bool) -> ListedObject:
     if size < 0 or not item["ETag"]:
         raise ValueError("Size or ETag")
     return ListedObject(
-        _decoded(item["Key"], encoded), size, _nanoseconds(item["LastModified"]), item["ETag"]
+        _decoded(item["Key"], encoded), size, nanoseconds_of(item["LastModified"]), item["ETag"]
     )
 
 
 def _decoded(key: str, encoded: bool) -> str:
     """S3 writes a blank as "+" where it encodes (botocore decodes it so too)."""
     return unquote_plus(key, errors="strict") if encoded else key
-
-
-def _nanoseconds(text: str) -> int:
-    match = _TIME.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("LastModified")
-    *parts, fraction = match.groups()
-    return calendar.timegm(tuple(map(int, parts))) * 10**9 + int((fraction or "").ljust(9, "0"))
 
 
 def _local(tag: str) -> str:

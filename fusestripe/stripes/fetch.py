@@ -12,10 +12,15 @@ from fusestripe.errors import OriginError, OriginUnavailable
 from fusestripe.origins.base import Origin
 from fusestripe.origins.retry import Backoff
 from fusestripe.stripes.resident import Stripe
+from fusestripe.units import ObjectVersion
 
 __all__ = ["FetchStatistics", "Fetcher"]
 
 log = logging.getLogger(__name__)
+
+# One read(2) that fails comes again, up to twice: the kernel asks ahead first and then for the page itself.
+# For these seconds it gets the answer it got, so that a reader waits for one time-out and not for three.
+SETTLED_SECONDS = 1.0
 
 
 class FetchStatistics(msgspec.Struct, frozen=True):
@@ -31,6 +36,14 @@ class FetchStatistics(msgspec.Struct, frozen=True):
     in_flight: int
 
 
+class _GivenUp(msgspec.Struct, frozen=True):
+    """What an error said. The error itself would hold the stripe's memory by the frames of its traceback."""
+
+    until: float
+    message: str
+    mend: str
+
+
 class Fetcher:
     """Runs range requests in at most ``threads`` threads; gives up ``timeout`` seconds after the first."""
 
@@ -38,6 +51,7 @@ class Fetcher:
         self._limiter = trio.CapacityLimiter(threads)
         self._timeout = timeout
         self._requests = self._bytes = self._retries = self._errors = 0
+        self._given_up: dict[tuple[ObjectVersion, int], _GivenUp] = {}
 
     async def fetch(self, origin: Origin, stripe: Stripe, offset: int) -> None:
         """Fill ``stripe``, which begins ``offset`` bytes into its version, and tell it as bytes arrive.
@@ -45,40 +59,53 @@ class Fetcher:
         Raises OriginError: VersionChanged and the like at once, what is transient after the timeout.
         """
         version, index = stripe.key
+        given_up = self._given_up.get(stripe.key)
+        if given_up is not None and trio.current_time() < given_up.until:
+            raise OriginUnavailable(given_up.message, mend=given_up.mend)
         backoff = Backoff(self._timeout)
         while True:
-            done = stripe.filled
             try:
-                await self._request(origin, stripe, offset, done)
+                await self._request(origin, stripe, offset, backoff)
             except OriginError as error:
-                if stripe.filled > done:
-                    backoff.progressed()
                 try:
                     await backoff.after(error)
                 except OriginError:
                     self._errors += 1
                     log.error("%s: stripe %d: %s", version, index, error)  # noqa: TRY400
+                    self._remember(stripe, error)
                     raise
                 self._retries += 1
             else:
                 self._bytes += stripe.length
                 return
 
-    async def _request(self, origin: Origin, stripe: Stripe, offset: int, done: int) -> None:
+    async def _request(self, origin: Origin, stripe: Stripe, offset: int, backoff: Backoff) -> None:
         self._requests += 1
+        done = stripe.filled
+
+        def progress(arrived: int) -> None:
+            backoff.progressed()
+            stripe.advance(done + arrived)
+
         await trio.to_thread.run_sync(
             partial(
                 origin.read_range,
                 stripe.key[0],
                 offset + done,
                 stripe.view[done:],
-                lambda arrived: stripe.advance(done + arrived),
+                progress,
             ),
             limiter=self._limiter,
             abandon_on_cancel=True,
         )
         if stripe.filled != stripe.length:
             raise OriginUnavailable(f"{stripe.length - stripe.filled} bytes of the answer are missing")
+
+    def _remember(self, stripe: Stripe, error: OriginError) -> None:
+        now = trio.current_time()
+        self._given_up = {key: kept for key, kept in self._given_up.items() if kept.until > now}
+        if error.transient:
+            self._given_up[stripe.key] = _GivenUp(now + SETTLED_SECONDS, error.message, error.mend)
 
     def statistics(self) -> FetchStatistics:
         """What was asked so far."""

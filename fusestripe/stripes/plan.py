@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-__all__ = ["Piece", "pieces", "stripe_count", "stripe_length", "take_turns"]
+__all__ = ["Piece", "pieces", "spread_out", "stripe_count", "stripe_length", "take_turns"]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -49,6 +51,32 @@ def take_turns(walks: Iterable[Iterator[tuple[int, int]]], stripe_size: int) -> 
             elif index not in seen:
                 seen.add(index)
                 yield index
+
+
+def spread_out(wanted: Iterable[int], busy: Iterable[int], stripe_size: int, unit: int) -> Iterator[int]:
+    """The ``wanted`` stripes, each once, in an order that loads many servers at once.
+
+    ``unit`` bytes of the file lie on one server (a block of HDFS); 0 where nothing lies anywhere. The next is
+    always of a unit with the fewest stripes so far, ``busy`` ones among them; of several, the one whose
+    stripe stands first in ``wanted``. Inside a unit the order stays.
+    """
+    if unit <= stripe_size:
+        yield from wanted
+        return
+    units: dict[int, deque[int]] = {}
+    for index in wanted:
+        units.setdefault(index * stripe_size // unit, deque()).append(index)
+    load = Counter(index * stripe_size // unit for index in busy)
+    # Units were met in the order of their first stripes.
+    heap = [(load[key], rank, queue) for rank, (key, queue) in enumerate(units.items())]
+    heapq.heapify(heap)
+    while heap:
+        count, rank, queue = heap[0]
+        yield queue.popleft()
+        if queue:
+            heapq.heapreplace(heap, (count + 1, rank, queue))
+        else:
+            heapq.heappop(heap)
 
 
 def _stripes_under(walk: Iterator[tuple[int, int]], stripe_size: int) -> Iterator[int]:

@@ -202,6 +202,14 @@ class ResidentStripes:
         self._drop_idle(length)
         return await self._pool.take(length, urgent=urgent)
 
+    async def renew(self, stripe: Stripe) -> None:
+        """Have other memory for ``stripe``, of which no byte has come: something may yet write into this."""
+        assert stripe.buffer is not None
+        assert not stripe.filled
+        buffer, stripe.buffer = stripe.buffer, None
+        self._pool.give(buffer)
+        await stripe.provide()
+
     async def wait(self, stripe: Stripe, stop: int) -> None:
         """Until the bytes before ``stop`` are there. Raises what made the fill fail.
 

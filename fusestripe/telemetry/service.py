@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-import trio
-
 import fusestripe
 from fusestripe.engine import Engine
+from fusestripe.errors import CacheError
 from fusestripe.prefetcher import prefetch
 from fusestripe.telemetry.control import Handler, Send
 from fusestripe.telemetry.status import (
@@ -48,8 +47,9 @@ class ControlService:
         return {"status": self._status, "prefetch": self._prefetch}
 
     async def _status(self, args: Mapping[str, Any], send: Send) -> None:
-        with suppress(OSError):  # a directory that is gone shows as it was last seen; health tells the rest
-            await trio.to_thread.run_sync(self._engine.cache.rescan)
+        # A directory that is gone shows as it was last seen; its health tells the rest.
+        with suppress(OSError, CacheError):
+            await self._engine.disk.run(self._engine.cache.rescan)
         await send(self.status())
 
     async def _prefetch(self, args: Mapping[str, Any], send: Send) -> None:

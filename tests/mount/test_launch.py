@@ -27,7 +27,7 @@ def command(behaviour: str) -> list[str]:
 
 @pytest.fixture
 def settings() -> Settings:
-    return load("file:///", {}, environ={})
+    return load("file:///usr/share", {}, environ={})
 
 
 @pytest.fixture

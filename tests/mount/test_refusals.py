@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+import fusestripe
+from fusestripe.errors import ConfigError
 from fusestripe.kernel.mounting import find_mount
 from tests.support.proxy import Fault, Proxy
 from tests.support.seaweed import SeaweedServer
@@ -98,6 +100,44 @@ def test_sources(source: str, says: str, mountpoint: Path, cache: tuple[str, str
     line = refuse(source, mountpoint, *cache)
     assert says in line
     assert "pass@" not in line
+
+
+def linked(path: Path) -> Path:
+    """Another name of ``path``."""
+    link = path.with_name(f"{path.name}-link")
+    link.symlink_to(path)
+    return link
+
+
+# Source, mountpoint and cache directory below one directory; what the line names, inner before outer.
+@pytest.mark.parametrize("by_a_link", [False, True], ids=["", "links"])
+@pytest.mark.parametrize(
+    ("source", "point", "cache_dir", "says"),
+    [
+        ("src", "mnt", "mnt/cache", "the cache directory {0}/mnt/cache lies in the mountpoint {0}/mnt"),
+        ("src", "mnt", "mnt", "{0}/mnt is both cache directory and mountpoint"),
+        ("src", "cache/mnt", "cache", "the mountpoint {0}/cache/mnt lies in the cache directory {0}/cache"),
+        ("src", "src/mnt", "cache", "the mountpoint {0}/src/mnt lies in the source {0}/src"),
+        ("src", "mnt", "src/a/cache", "the cache directory {0}/src/a/cache lies in the source {0}/src"),
+        ("mnt/src", "mnt", "cache", "the source {0}/mnt/src lies in the mountpoint {0}/mnt"),
+        ("cache/src", "mnt", "cache", "the source {0}/cache/src lies in the cache directory {0}/cache"),
+        ("mnt", "mnt", "cache", "{0}/mnt is both mountpoint and source"),
+    ],
+)
+def test_directories_in_one_another(
+    source: str, point: str, cache_dir: str, says: str, tmp_path: Path, by_a_link: bool
+) -> None:
+    at = tmp_path.resolve() / "a place"
+    for name in (source, point):
+        (at / name).mkdir(parents=True, exist_ok=True)
+    seen = linked(at) if by_a_link else at
+    options = ("--cache-dir", str(seen / cache_dir))
+    line = refuse((at / source).as_uri(), seen / point, *options)
+    assert f"fusestripe: {says.format(at)}: " in line
+    assert not (at / cache_dir / "objects").exists()
+    with pytest.raises(ConfigError) as caught:
+        fusestripe.mount((seen / source).as_uri(), at / point, cache_dir=at / cache_dir).__enter__()
+    assert caught.value.message == says.format(at)
 
 
 class TestStore:

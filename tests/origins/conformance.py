@@ -14,7 +14,7 @@ from fusestripe.errors import NotFound, OriginError, VersionChanged
 from fusestripe.origins.base import Entry, Origin, is_path
 from fusestripe.units import ObjectVersion
 
-__all__ = ["KeyConformance", "OriginConformance", "Store", "fetch"]
+__all__ = ["TEN_THOUSAND", "KeyConformance", "OriginConformance", "Store", "fetch"]
 
 MIB = 1024 * 1024
 SIZE = 9 * MIB + 12_345
@@ -44,6 +44,8 @@ ODD_NAMES = [
     "e\u0301",
     "\u00e9",
 ]
+
+TEN_THOUSAND = {f"many/file-{number:05}": b"x" * (number % 5) for number in range(10_000)}
 
 
 class Store(Protocol):
@@ -183,13 +185,16 @@ class OriginConformance:
         assert fetch(origin, origin.version(f"{name}/{name}", entry)) == name.encode()
 
     def test_ten_thousand_files_come_in_pages(self, store: Store, origin: Origin) -> None:
-        expected = {f"file-{number:05}": b"x" * (number % 5) for number in range(10_000)}
-        store.put_many({f"many/{name}": data for name, data in expected.items()})
+        store.put_many(TEN_THOUSAND)
+        self.pages_of_ten_thousand(origin)
+
+    @staticmethod
+    def pages_of_ten_thousand(origin: Origin) -> None:
         pages = list(origin.list_dir("many"))
         assert len(pages) >= 10
         assert max(map(len, pages)) <= 2000
         sizes = {entry.name: entry.size for page in pages for entry in page}
-        assert sizes == {name: len(data) for name, data in expected.items()}
+        assert sizes == {path.removeprefix("many/"): len(data) for path, data in TEN_THOUSAND.items()}
         assert sum(map(len, pages)) == 10_000
 
     def test_walk_is_the_recursive_listing(self, store: Store, origin: Origin) -> None:

@@ -1,4 +1,4 @@
-"""The AWS environment of a test: its own, and nothing of the machine's."""
+"""The credentials of a test: its own, and nothing of the machine's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.azure_server import AzureServer
 from tests.support.seaweed import SeaweedServer
 
 
@@ -27,3 +28,21 @@ def aws(no_aws: pytest.MonkeyPatch, s3_server: SeaweedServer) -> pytest.MonkeyPa
     for name, value in s3_server.environment.items():
         no_aws.setenv(name, value)
     return no_aws
+
+
+@pytest.fixture
+def no_azure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """No Azure settings at all: no variables, no login of `az`, no HTTP proxy."""
+    for name in list(os.environ):
+        if name.startswith("AZURE_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return monkeypatch
+
+
+@pytest.fixture
+def azure(no_azure: pytest.MonkeyPatch, azure_server: AzureServer) -> pytest.MonkeyPatch:
+    """The environment with the test server's account and key."""
+    for name, value in azure_server.environment.items():
+        no_azure.setenv(name, value)
+    return no_azure

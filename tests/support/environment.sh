@@ -3,6 +3,7 @@
 #   need PROBE PACKAGE...   remember the Debian packages unless the command line PROBE succeeds
 #   install_needed          install what was remembered, with sudo where that is needed
 #   find_python             set PYTHON to an interpreter from 3.10 on (one given in $PYTHON is taken)
+#   install_azurite         install Microsoft's emulator of Azure Storage from npm to the user's cache
 #   make_venv NAME EXTRAS   make or renew a virtual environment with the project and EXTRAS, and set VENV
 #
 # The environment is $FUSESTRIPE_VENV, or lies in the user's cache; it is renewed only when pyproject.toml, the
@@ -71,6 +72,19 @@ os.stat(os.path.join(sysconfig.get_path(\"include\"), \"Python.h\"))'" "$package
 
 need_fuse_device() {
     [[ -c /dev/fuse ]] || fail "/dev/fuse is missing: modprobe fuse (in a container: --device /dev/fuse --cap-add SYS_ADMIN)"
+}
+
+install_azurite() {
+    local directory=${XDG_CACHE_HOME:-$HOME/.cache}/fusestripe-dev/azurite wanted=azurite@3.35.0 lock
+    mkdir -p "$directory"
+    exec {lock}>"$directory.lock"
+    flock "$lock"
+    if [[ $(cat "$directory/stamp" 2>/dev/null) != "$wanted" ]]; then
+        say "installing $wanted to $directory"
+        npm install --prefix "$directory" --no-audit --no-fund --omit=optional --loglevel=error "$wanted" >/dev/null
+        echo "$wanted" >"$directory/stamp"
+    fi
+    exec {lock}>&-
 }
 
 make_venv() {

@@ -79,6 +79,51 @@ def test_a_path_is_found_in_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mounting.mount_above("/mnt/a/x/../z") == (one, "z")
     assert mounting.mount_above("/mnt/ab") is None
     assert mounting.mount_above("/mnt/a/t/x") is None
+    assert mounting.mount_above("/mnt/a/../b") is None
+    assert mounting.mount_above("/mnt/b/../a/x") == (one, "x")
+
+
+def test_a_path_by_way_of_links_is_found_and_nothing_in_the_mount_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What looks into a mount whose origin is silent cannot be interrupted, nor killed."""
+    (tmp_path / "mnt").mkdir()
+    (tmp_path / "mnt" / "inner").symlink_to("elsewhere")
+    (tmp_path / "absolute").symlink_to(tmp_path / "mnt")
+    (tmp_path / "relative").symlink_to("mnt/inner")
+    (tmp_path / "chain").symlink_to(tmp_path / "absolute" / "inner")
+    (tmp_path / "loop").symlink_to("loop")
+    one = Mount(str(tmp_path / "mnt"), FSTYPE, "s", "0:1", ())
+    mounted(monkeypatch, Mount("/", "ext4", "d", "8:1", ()), one)
+    monkeypatch.chdir(tmp_path)
+    touched: list[str] = []
+
+    def watched(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(path: str, *args: object, **kwargs: object) -> object:
+            touched.append(str(path))
+            return real(path, *args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("readlink", "lstat", "stat"):
+        watched(name)
+    found = {
+        "mnt/x": "x",
+        "absolute": "",
+        "absolute/a/b": "a/b",
+        "relative/a": "inner/a",
+        "chain/../a": "a",
+        "./absolute/../absolute/a": "a",
+        "absolute/../nowhere": None,
+        "loop": None,
+        "nowhere/x": None,
+    }
+    for path, below in found.items():
+        expected = None if below is None else (one, below)
+        assert mounting.mount_above(path) == expected, path
+    assert not [path for path in touched if path.startswith(f"{tmp_path}/mnt")]
 
 
 def test_an_empty_directory_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import trio.testing
 
 from fusestripe.cache.object import CachedObject
 from fusestripe.cache.store import CacheStore
+from fusestripe.cache.threads import DiskThreads
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.units import GIB, KIB, MIB, ObjectVersion
 from tests.support.memory_origin import MemoryOrigin
@@ -22,7 +23,7 @@ async def test_two_that_open_at_once_while_one_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CacheStore(tmp_path, stripe_size=64 * KIB, size=GIB, reserve=0)
-    files = OpenFiles(store, trio.CapacityLimiter(8))
+    files = OpenFiles(store, DiskThreads(store.health))
     origin = MemoryOrigin()
     both_acquire = threading.Barrier(2)
     releasing, may_release = threading.Event(), threading.Event()

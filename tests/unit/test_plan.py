@@ -1,7 +1,9 @@
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusestripe.stripes.plan import pieces, stripe_count, stripe_length, take_turns
+from fusestripe.stripes.plan import pieces, spread_out, stripe_count, stripe_length, take_turns
 
 sizes = st.integers(0, 10_000)
 stripe_sizes = st.integers(1, 700)
@@ -48,3 +50,41 @@ def test_turns_name_each_stripe_once_and_miss_none(
 def test_turns_take_one_of_each_walk_before_the_second_of_any() -> None:
     walks = [iter([(0, 30)]), iter([(1000, 30)])]
     assert list(take_turns(walks, 10)) == [0, 100, 1, 101, 2, 102]
+
+
+indexes = st.lists(st.integers(0, 200), unique=True, max_size=60)
+
+
+@given(wanted=indexes, busy=indexes, stripe_size=stripe_sizes, unit=st.integers(0, 5_000))
+def test_spreading_names_each_stripe_once_in_order_inside_a_unit(
+    wanted: list[int], busy: list[int], stripe_size: int, unit: int
+) -> None:
+    spread = list(spread_out(iter(wanted), iter(busy), stripe_size, unit))
+    assert sorted(spread) == sorted(wanted)
+    if unit <= stripe_size:
+        assert spread == wanted
+    else:
+        for key in {index * stripe_size // unit for index in wanted}:
+            mine = [index for index in wanted if index * stripe_size // unit == key]
+            assert [index for index in spread if index * stripe_size // unit == key] == mine
+
+
+@given(wanted=indexes, busy=indexes, stripe_size=stripe_sizes, unit=st.integers(1, 5_000))
+def test_spreading_takes_of_a_unit_that_is_least_busy(
+    wanted: list[int], busy: list[int], stripe_size: int, unit: int
+) -> None:
+    if unit <= stripe_size:
+        return
+    load = Counter(index * stripe_size // unit for index in busy)
+    left = Counter(index * stripe_size // unit for index in wanted)
+    for index in spread_out(wanted, busy, stripe_size, unit):
+        key = index * stripe_size // unit
+        assert load[key] == min(load[other] for other, count in left.items() if count)
+        load[key] += 1
+        left[key] -= 1
+
+
+def test_spreading_begins_with_the_nearest() -> None:
+    assert list(spread_out(range(8), [], 10, 40)) == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert list(spread_out(range(1, 8), [0], 10, 40)) == [4, 1, 5, 2, 6, 3, 7]
+    assert list(spread_out([3, 4, 0, 7], [], 10, 40)) == [3, 4, 0, 7]

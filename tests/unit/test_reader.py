@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +14,14 @@ import pytest
 import trio
 import trio.testing
 
+from fusestripe.cache.health import DiskHealth
 from fusestripe.cache.store import CacheStore
+from fusestripe.cache.threads import DiskThreads
 from fusestripe.errors import OriginUnavailable, VersionChanged
 from fusestripe.openfiles import OpenFiles
 from fusestripe.origins.base import Progress
 from fusestripe.prefetcher import Prefetcher
+from fusestripe.readback import ReadBack
 from fusestripe.reader import Handle, Reader
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
@@ -40,6 +46,7 @@ class House:
         count: int = 4,
         cache_size: int = GIB,
         timeout: float = 5,
+        patience: float = 30,
     ) -> None:
         self.origin = origin or MemoryOrigin({"file": CONTENT})
         self.pool = BufferPool(buffers * STRIPE, STRIPE)
@@ -50,19 +57,23 @@ class House:
         )
         self.fetcher = Fetcher(threads=buffers, timeout=timeout)
         self.stripes = ResidentStripes(self.pool, nursery)
-        disk = trio.CapacityLimiter(8)
+        self.disk = disk = DiskThreads(
+            DiskHealth() if self.cache is None else self.cache.health, within=patience
+        )
         self.files = files = OpenFiles(self.cache, disk)
+        read_back = ReadBack(files, self.stripes, disk, nursery, stripe_size=STRIPE)
         self.reader = Reader(
             stripes=self.stripes,
             pool=self.pool,
             fetcher=self.fetcher,
             files=files,
             disk=disk,
+            read_back=read_back,
             stripe_size=STRIPE,
             count=count,
         )
         self.prefetcher = Prefetcher(
-            reader=self.reader, files=files, stripes=self.stripes, disk=disk, stripe_size=STRIPE, count=count
+            reader=self.reader, files=files, read_back=read_back, stripe_size=STRIPE, count=count
         )
 
     def version(self, path: str = "file") -> ObjectVersion:
@@ -207,8 +218,44 @@ async def test_an_origin_that_stays_down_is_an_error_in_bounded_time(
     house.origin.gate = down
     with trio.fail_after(10), pytest.raises(OriginUnavailable):
         await house.reader.read(handle, 0, 100)
+    asked = house.fetcher.statistics().requests
+    with pytest.raises(OriginUnavailable):
+        await house.reader.read(handle, 0, 100)
+    assert house.fetcher.statistics().requests == asked, "the kernel's second question waits for nothing"
     house.origin.gate = lambda *_: None
-    assert bytes(await house.reader.read(handle, 0, 100)) == CONTENT[:100]
+    with trio.fail_after(10):
+        while (data := await _read_or_none(house, handle)) is None:
+            await trio.sleep(0.05)
+    assert data == CONTENT[:100]
+
+
+async def test_a_fetch_that_failed_holds_no_memory(
+    nursery: trio.Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # pytest keeps what is logged, the error with it
+    house = House(nursery, tmp_path, timeout=0.1)
+    handle = await house.open()
+    memory: list[weakref.ref[object]] = []
+
+    def break_off(version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
+        memory.append(weakref.ref(into.obj))
+        raise OriginUnavailable("the connection broke")
+
+    house.origin.read_range = break_off  # type: ignore[method-assign]
+    with trio.fail_after(10), pytest.raises(OriginUnavailable):
+        await house.reader.read(handle, 0, 100)
+    house.stripes.trim()
+    house.pool.trim()
+    gc.collect()
+    assert memory
+    assert not any(left() for left in memory)
+
+
+async def _read_or_none(house: House, handle: Handle) -> bytes | None:
+    try:
+        return bytes(await house.reader.read(handle, 0, 100))
+    except OriginUnavailable:
+        return None
 
 
 async def test_a_flipped_byte_in_the_cache_is_fetched_again(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def parent(path: str) -> str:
 @given(keys, page_sizes, st.booleans())
 @example(["a", "a!", "a-", "a/b"], 1, False)
 @example(["a", "a/b", "a!"], 1, True)
+@example(["/a", "+%20/a", "+%20"], 2, True)
 @example(["a//b", "a"], 2, False)
 def test_a_directory_shows_what_the_model_says(keys: list[str], page_size: int, tree_order: bool) -> None:
     files, directories = model(keys)

@@ -1,0 +1,47 @@
+"""The little of Hadoop's configuration files that we ask ourselves; hdfs-native reads the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from xml.etree import ElementTree
+
+from fusestripe.errors import ConfigError
+
+__all__ = ["default_store", "read_settings"]
+
+_FILES = ("core-site.xml", "hdfs-site.xml")
+_DEFAULT_STORE = ("fs.defaultFS", "fs.default.name")  # the second as Hadoop 1 called it
+
+
+def read_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What the files in HADOOP_CONF_DIR, or below HADOOP_HOME, say. Raises ConfigError for what is no XML."""
+    directory = environ.get("HADOOP_CONF_DIR")
+    if not directory and environ.get("HADOOP_HOME"):
+        directory = os.path.join(environ["HADOOP_HOME"], "etc", "hadoop")
+    settings: dict[str, str] = {}
+    for name in _FILES if directory else ():
+        settings |= _read(os.path.join(directory or "", name))
+    return settings
+
+
+def default_store(settings: Mapping[str, str]) -> str:
+    """The cluster that a URL without a host means. Raises ConfigError where the settings name none."""
+    for key in _DEFAULT_STORE:
+        if value := settings.get(key):
+            return value.rstrip("/")
+    raise ConfigError(
+        "the URL names no cluster, and neither does fs.defaultFS of core-site.xml",
+        mend="write hdfs://host:8020/path, or set HADOOP_CONF_DIR",
+    )
+
+
+def _read(path: str) -> dict[str, str]:
+    try:
+        root = ElementTree.parse(path).getroot()
+    except FileNotFoundError:
+        return {}
+    except (OSError, ElementTree.ParseError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", mend="check HADOOP_CONF_DIR") from None
+    found = ((each.findtext("name"), each.findtext("value")) for each in root.iter("property"))
+    return {name.strip(): value.strip() for name, value in found if name and value}
