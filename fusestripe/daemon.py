@@ -57,7 +57,7 @@ async def _run(order: Order) -> FusestripeError | None:
     async with trio.open_nursery() as services:
         engine = Engine(order.settings, origins, cache, services)
         try:
-            await _live(order, engine)
+            await _live(order, engine, services)
         except FusestripeError as error:
             failure = error
         services.cancel_scope.cancel()
@@ -65,7 +65,7 @@ async def _run(order: Order) -> FusestripeError | None:
     return failure
 
 
-async def _live(order: Order, engine: Engine) -> None:
+async def _live(order: Order, engine: Engine, services: trio.Nursery) -> None:
     """Mount, say so, serve, unmount. Raises MountError where it cannot be mounted."""
     operations = Operations(
         engine.tree,
@@ -75,22 +75,24 @@ async def _live(order: Order, engine: Engine) -> None:
     )
     service = ControlService(order.mountpoint, order.settings.cache.dir, engine, operations.count_inodes)
     # Until the mount is gone: a second signal must not kill what the first has told to unmount.
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with (
+        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
+        mount_session(
+            order.mountpoint,
+            MountOptions(_source_of(order), order.settings.mount.allow_other),
+            operations,
+            engine.reader,
+            services,
+            channel=order.settings.mount.channel,
+            passthrough=order.settings.mount.passthrough,
+        ) as session,
+    ):
         async with trio.open_nursery() as nursery:
-            with mount_session(
-                order.mountpoint,
-                MountOptions(_source_of(order), order.settings.mount.allow_other),
-                operations,
-                engine.reader,
-                nursery,
-                channel=order.settings.mount.channel,
-                passthrough=order.settings.mount.passthrough,
-            ) as session:
-                nursery.start_soon(_end_at, signals, nursery.cancel_scope)
-                await nursery.start(serve, socket_path(order.mountpoint), service.handlers())
-                nursery.start_soon(_announce, order, service, session)
-                await session.serve()
-                nursery.cancel_scope.cancel()
+            nursery.start_soon(_end_at, signals, nursery.cancel_scope)
+            await nursery.start(serve, socket_path(order.mountpoint), service.handlers())
+            nursery.start_soon(_announce, order, service, session)
+            await session.serve()
+            nursery.cancel_scope.cancel()
 
 
 def _source_of(order: Order) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -161,17 +163,36 @@ def test_the_end_does_not_wait_for_a_silent_origin(store: MountedStore, way: str
     store.proxy.release()
 
 
-def test_a_plain_user_has_the_channel(tmp_path: Path) -> None:
-    source, mountpoint = tmp_path / "source", tmp_path / "mnt"
-    for directory in (source, mountpoint, tmp_path / "cache", tmp_path / "run"):
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that everybody may look into, unlike tmp_path: fusermount3 goes there as the user."""
+    with tempfile.TemporaryDirectory(prefix="fusestripe-test-", ignore_cleanup_errors=True) as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def open_device() -> Iterator[None]:
+    """/dev/fuse as udev makes it, for everybody (50-udev-default.rules)."""
+    mode = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
+    os.chmod("/dev/fuse", 0o666)
+    yield
+    os.chmod("/dev/fuse", mode)
+
+
+@pytest.mark.usefixtures("open_device")
+def test_a_plain_user_has_the_channel(open_directory: Path) -> None:
+    source, mountpoint = open_directory / "source", open_directory / "mnt"
+    cache, runtime = open_directory / "cache", open_directory / "run"
+    for directory in (source, mountpoint, cache, runtime):
         directory.mkdir()
         os.chown(directory, 65534, 65534)
     (source / "file").write_bytes(content(SIZE))
     environment = {
         **os.environ,
-        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "HOME": str(tmp_path),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "XDG_CACHE_HOME": str(cache),
+        "HOME": str(open_directory),
     }
 
     def fusestripe(*arguments: str) -> str:
