@@ -13,6 +13,7 @@ from tests.support.hadoop.cluster import HdfsCluster
 from tests.support.hadoop.store import HdfsDirectory
 from tests.support.proxy import Proxy
 from tests.support.seaweed import SeaweedServer
+from tests.support.web_server import WebServer
 
 _bucket_numbers = itertools.count(1)
 
@@ -50,6 +51,13 @@ def azure_container(azure_server: AzureServer) -> Iterator[str]:
     """A new empty container."""
     with azure_server.container(f"container-{next(_bucket_numbers)}") as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def web_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
+    """One nginx for the whole run. Each test takes a directory of its own below its root."""
+    with WebServer(tmp_path_factory.mktemp("web") / "server") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -55,12 +55,16 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """What was deleted: objects and bytes of the disk; and how many objects were left because of what."""
+    """What was deleted: objects and bytes of the disk; and how many objects were left because of what.
+
+    ``failed`` says why for each that could not be deleted.
+    """
 
     objects: int = 0
     bytes: int = 0
     in_use: int = 0
     pinned: int = 0
+    failed: tuple[str, ...] = ()
 
 
 class _NoRoom:
@@ -139,6 +143,13 @@ class CacheCatalogue:
         """Delete every object, damaged ones too, but those in use and, unless ``pinned``, the pinned ones."""
         return self._remove(lambda _files: True, pinned)
 
+    def aliens(self) -> list[str]:
+        """What somebody else put among the objects, by its path in the directory. Nothing here touches it."""
+        try:
+            return self._files.aliens()
+        except OSError as error:
+            raise CacheError(f"cannot read the cache directory {self.directory}: {error.strerror}") from error
+
     def unpin(self, *, origin: str = "", path: str = "") -> int:
         """Let the objects that ``evict`` would choose be evicted again; how many were pinned.
 
@@ -192,6 +203,7 @@ class CacheCatalogue:
 
     def _remove(self, chosen: Callable[[FileSet], bool], pinned: bool) -> Removed:
         objects = freed = in_use = left_pinned = 0
+        failed: list[str] = []
         for files in self._scan():
             if not chosen(files):
                 continue
@@ -202,13 +214,11 @@ class CacheCatalogue:
                 elif now.pinned and not pinned:
                     left_pinned += 1
                 else:
-                    self._delete(now)
-                    objects += 1
-                    freed += now.size
-        return Removed(objects, freed, in_use, left_pinned)
-
-    def _delete(self, files: FileSet) -> None:
-        try:
-            self._files.delete(files.name)
-        except OSError as error:
-            raise CacheError(f"cannot delete from {self._files.path}: {error.strerror}") from error
+                    try:
+                        self._files.delete(now.name)
+                    except OSError as error:
+                        failed.append(f"objects/{now.name[:2]}/{now.name}: {error.strerror}")
+                    else:
+                        objects += 1
+                        freed += now.size
+        return Removed(objects, freed, in_use, left_pinned, tuple(failed))

@@ -26,30 +26,26 @@ from pathlib import Path
 import msgspec
 
 from fusestripe.cache.ledger import FORMAT
+from fusestripe.cache.transfers import PAGE, write_at, write_direct
 from fusestripe.errors import CacheError
 from fusestripe.units import ObjectVersion
 
 __all__ = [
     "DATA",
     "LEDGER",
-    "PAGE",
     "CacheDirectory",
     "FileSet",
     "object_name",
-    "read_at",
-    "read_pages",
-    "write_at",
-    "write_direct",
 ]
 
 DATA = ".data"
 LEDGER = ".ledger"
 _PIN = ".pin"
 _NEW = ".new"
-PAGE = 4096
-"""O_DIRECT wants addresses, offsets and lengths to be multiples of the logical block; no disk's is larger."""
 
 _NAME = re.compile(r"([0-9a-f]{32}-[1-9][0-9]{0,18})(\.data|\.ledger|\.pin)")
+_BEGINS = re.compile(_NAME.pattern + r"(\..*)?$")  # those not finished too
+_SHARD = re.compile(r"[0-9a-f]{2}")
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK: a planted FIFO must not hold us up
 
 
@@ -82,60 +78,6 @@ class _Pin(msgspec.Struct):
 def object_name(version: ObjectVersion, stripe_size: int) -> str:
     """The name of a version's files: mounts with another stripe size have their own."""
     return f"{version.key}-{stripe_size}"
-
-
-def write_at(fd: int, data: memoryview | bytes, offset: int) -> None:
-    """Write all of ``data`` at ``offset``. Raises OSError."""
-    rest = memoryview(data)
-    while rest:
-        done = os.pwrite(fd, rest, offset)
-        if not done:
-            raise OSError(errno.EIO, "nothing was written")
-        offset += done
-        rest = rest[done:]
-
-
-def write_direct(fd: int, data: memoryview, offset: int) -> int:
-    """Write the whole pages of ``data`` to ``fd``, opened with O_DIRECT; the number of bytes written.
-
-    Less where the address of ``data`` or the filesystem does not allow it: the caller writes the rest through
-    the page cache. Raises OSError.
-    """
-    whole = len(data) - len(data) % PAGE
-    done = 0
-    while done < whole:
-        try:
-            written = os.pwrite(fd, data[done:whole], offset + done)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                break
-            raise
-        if not written:
-            break
-        done += written
-    return done
-
-
-def read_at(fd: int, into: memoryview, offset: int) -> int:
-    """Fill ``into`` from ``offset`` on; the bytes read, fewer only at the end of the file. Raises OSError."""
-    done = 0
-    while done < len(into):
-        count = os.preadv(fd, [into[done:]], offset + done)
-        if not count:
-            break
-        done += count
-    return done
-
-
-def read_pages(fd: int, into: memoryview, offset: int) -> int:
-    """Like ``read_at``, with whole pages only, from ``fd`` opened with O_DIRECT."""
-    done = 0
-    while done < len(into):
-        count = os.preadv(fd, [into[done:]], offset + done)
-        done += count
-        if not count or count % PAGE:  # the end of the file: nothing may be asked for at an odd offset
-            break
-    return done
 
 
 class CacheDirectory:
@@ -225,7 +167,8 @@ class CacheDirectory:
         """Delete the files of an object, the ledger first: no crash leaves a ledger without its data."""
         with suppress(FileNotFoundError), self._shard(name) as shard:
             for suffix in (LEDGER, DATA, LEDGER + _NEW, _PIN):
-                _unlink(shard, name + suffix)
+                with suppress(IsADirectoryError):  # none of ours
+                    _unlink(shard, name + suffix)
 
     def touch(self, name: str) -> None:
         """Note that the object is used now. Nothing happens where it has no ledger."""
@@ -254,19 +197,46 @@ class CacheDirectory:
         return found
 
     def scan(self) -> list[FileSet]:
-        """The files of every object."""
+        """The files of every object; what is none of them, or may not be looked at, is passed over."""
         found: dict[str, FileSet] = {}
         for directory in _names(self._objects):
-            with suppress(FileNotFoundError, NotADirectoryError), self._shard(directory) as shard:
-                for file in _names(shard):
-                    match = _NAME.fullmatch(file)
-                    if match is None or match[1][:2] != directory:
-                        continue
-                    name, suffix = match.groups()
-                    with suppress(FileNotFoundError):
-                        status = os.stat(file, dir_fd=shard, follow_symlinks=False)
-                        found[name] = self._with(found.get(name, FileSet(name)), shard, suffix, status)
+            passed_over = suppress(FileNotFoundError, NotADirectoryError, PermissionError)
+            with passed_over, self._shard(directory) as shard:
+                self._scan_shard(directory, shard, found)
         return list(found.values())
+
+    def aliens(self) -> list[str]:
+        """What lies among the objects and belongs to none, by its path in the cache directory."""
+        found: list[str] = []
+        for directory in sorted(_names(self._objects)):
+            inside = self._aliens_in(directory) if _SHARD.fullmatch(directory) else None
+            found += [directory] if inside is None else [f"{directory}/{name}" for name in inside]
+        return [f"objects/{path}" for path in found]
+
+    def _scan_shard(self, directory: str, shard: int, found: dict[str, FileSet]) -> None:
+        for file in _names(shard):
+            match = _NAME.fullmatch(file)
+            if match is None or match[1][:2] != directory:
+                continue
+            name, suffix = match.groups()
+            with suppress(FileNotFoundError):
+                status = os.stat(file, dir_fd=shard, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found[name] = self._with(found.get(name, FileSet(name)), shard, suffix, status)
+
+    def _aliens_in(self, directory: str) -> list[str] | None:
+        """None: it is itself no directory, or may not be looked into."""
+        try:
+            with self._shard(directory) as shard, os.scandir(shard) as entries:
+                return sorted(
+                    entry.name
+                    for entry in entries
+                    if not entry.is_file(follow_symlinks=False)
+                    or not _BEGINS.match(entry.name)
+                    or not entry.name.startswith(directory)
+                )
+        except OSError:
+            return None
 
     def _with(self, found: FileSet, shard: int, suffix: str, status: os.stat_result) -> FileSet:
         if suffix == DATA:

@@ -14,11 +14,12 @@ import msgspec
 import xxhash
 
 from fusestripe.cache.descriptors import DescriptorPool
-from fusestripe.cache.files import PAGE, CacheDirectory, object_name
+from fusestripe.cache.files import CacheDirectory, object_name
 from fusestripe.cache.health import Counters, DiskHealth
 from fusestripe.cache.ledger import encode_header
 from fusestripe.cache.marks import UseMarks
 from fusestripe.cache.pair import Checked, Damaged, FilePair, Replaced, find_pair
+from fusestripe.cache.transfers import PAGE
 from fusestripe.errors import CacheError
 from fusestripe.stripes.plan import stripe_count, stripe_length
 from fusestripe.units import ObjectVersion
@@ -27,6 +28,7 @@ __all__ = ["CachedObject", "Parts", "Room", "Saved"]
 
 _log = logging.getLogger(__name__)
 _NOT_THE_DISK = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP)  # somebody's directory, file or link under our name
 
 
 class Room(Protocol):
@@ -220,7 +222,8 @@ class CachedObject:
         except OSError as error:
             what = f"writing stripe {index} of {self._who}"
             parts.counters.add(write_errors=1)
-            parts.health.failed(what, error)
+            if error.errno not in _IN_THE_WAY:
+                parts.health.failed(what, error)
             raise CacheError(f"{what} to the cache failed: {error.strerror}") from error
         if saved:
             parts.health.succeeded()

@@ -13,17 +13,7 @@ from contextlib import contextmanager
 import msgspec
 
 from fusestripe.cache.descriptors import DescriptorPool
-from fusestripe.cache.files import (
-    DATA,
-    LEDGER,
-    PAGE,
-    CacheDirectory,
-    object_name,
-    read_at,
-    read_pages,
-    write_at,
-    write_direct,
-)
+from fusestripe.cache.files import DATA, LEDGER, CacheDirectory, object_name
 from fusestripe.cache.ledger import (
     LONGEST_HEADER,
     RECORD_SIZE,
@@ -33,6 +23,7 @@ from fusestripe.cache.ledger import (
     decode_records,
     encode_record,
 )
+from fusestripe.cache.transfers import PAGE, read_at, read_pages, write_at, write_direct
 
 __all__ = ["Checked", "Damaged", "FilePair", "Replaced", "find_pair", "read_ledger"]
 

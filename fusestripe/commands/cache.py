@@ -16,7 +16,7 @@ from fusestripe.commands.options import config_option, json_option, print_json, 
 from fusestripe.commands.status import format_duration
 from fusestripe.config import load
 from fusestripe.errors import CacheError
-from fusestripe.units import format_size
+from fusestripe.units import ObjectVersion, format_size
 
 __all__ = ["cache"]
 
@@ -31,7 +31,7 @@ def cache() -> None:
 @config_option
 @json_option
 def list_(cache_dir: str | None, config: str | None, as_json: bool) -> None:
-    """List the file versions in the cache, and how much of each."""
+    """List the file versions in the cache, and how much of each. The JSON is a list."""
     with _open(cache_dir, config) as catalogue:
         entries = catalogue.entries()
     if as_json:
@@ -64,22 +64,24 @@ def list_(cache_dir: str | None, config: str | None, as_json: bool) -> None:
 def verify(cache_dir: str | None, config: str | None, as_json: bool) -> None:
     """Read every stripe back and check it.
 
-    A bad one is cleared, and fetched again when it is next read. Exits with 1 if there was one.
+    A bad one is cleared, and fetched again when it is next read. Exits with 1 if there was one. The JSON is a
+    list, as that of `cache ls`.
     """
     bad = 0
+    shown: list[dict[str, object]] = []
     with _open(cache_dir, config) as catalogue:
         for checked in catalogue.verify():
             bad += checked.bad_stripes
-            if as_json:
-                print_json(
-                    _shown(checked.entry)
-                    | {"good_bytes": checked.good_bytes, "bad_stripes": checked.bad_stripes}
-                )
-            else:
+            found = {"good_bytes": checked.good_bytes, "bad_stripes": checked.bad_stripes}
+            shown.append(_shown(checked.entry) | found)
+            if not as_json:
                 verdict = f"{checked.bad_stripes} bad, cleared" if checked.bad_stripes else "good"
                 click.echo(f"{_name(checked.entry)}: {format_size(checked.good_bytes)} {verdict}")
+    if as_json:
+        print_json(shown)
     if bad:
-        raise CacheError(f"{bad} bad stripes cleared", mend="they are fetched again; look at the disk")
+        stripes = "1 bad stripe" if bad == 1 else f"{bad:,} bad stripes"
+        raise CacheError(f"{stripes} cleared", mend="what is missing is fetched again; look at the disk")
 
 
 @cache.command(epilog="Example: fusestripe cache evict s3://bucket/checkpoints/step-100")
@@ -93,7 +95,7 @@ def evict(
 ) -> None:
     """Delete the files at and below each URL from the cache, as `cache ls` shows them.
 
-    What is open stays.
+    What is open stays. Where one of the URLs names nothing in the cache, nothing is deleted.
     """
     total = Removed()
     with _open(cache_dir, config) as catalogue:
@@ -127,9 +129,18 @@ def unpin(urls: tuple[str, ...], cache_dir: str | None, config: str | None, as_j
 @json_option
 @click.option("--pinned", is_flag=True, help="Pinned ones too.")
 def clear(cache_dir: str | None, config: str | None, as_json: bool, pinned: bool) -> None:
-    """Delete everything from the cache but what is open or pinned."""
+    """Delete everything from the cache but what is open or pinned.
+
+    What somebody else put into its directory is left alone, and named on stderr.
+    """
     with _open(cache_dir, config) as catalogue:
-        _tell(catalogue.clear(pinned=pinned), as_json)
+        removed = catalogue.clear(pinned=pinned)
+        aliens = catalogue.aliens()
+    for path in aliens:
+        click.echo(
+            f"fusestripe: left alone, for it is not of the cache: {catalogue.directory / path}", err=True
+        )
+    _tell(removed, as_json)
 
 
 def path_in(url: str, origin: str) -> str | None:
@@ -147,10 +158,24 @@ def path_in(url: str, origin: str) -> str | None:
 
 
 def _chosen(catalogue: CacheCatalogue, urls: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Origins of the cache and paths in them that ``urls`` name."""
-    origins = sorted({entry.version.origin for entry in catalogue.entries()})
-    found = [(origin, path_in(url, origin)) for url in urls for origin in origins]
-    return [(origin, path) for origin, path in found if path is not None]
+    """Origins of the cache and paths in them that ``urls`` name. Raises CacheError for one of nothing."""
+    versions = [entry.version for entry in catalogue.entries()]
+    chosen: list[tuple[str, str]] = []
+    for url in urls:
+        places = [(origin, path_in(url, origin)) for origin in sorted({each.origin for each in versions})]
+        found = [
+            (origin, path)
+            for origin, path in places
+            if path is not None and any(_lies_at(version, origin, path) for version in versions)
+        ]
+        if not found:
+            raise CacheError(f"nothing of {url} is in the cache", mend="fusestripe cache ls shows what is")
+        chosen += found
+    return chosen
+
+
+def _lies_at(version: ObjectVersion, origin: str, path: str) -> bool:
+    return version.origin == origin and (not path or f"{version.path}/".startswith(f"{path}/"))
 
 
 def _open(cache_dir: str | None, config: str | None) -> CacheCatalogue:
@@ -189,17 +214,27 @@ def _sum(one: Removed, other: Removed) -> Removed:
         one.bytes + other.bytes,
         one.in_use + other.in_use,
         one.pinned + other.pinned,
+        one.failed + other.failed,
     )
 
 
 def _tell(removed: Removed, as_json: bool) -> None:
     if as_json:
         print_json(removed)
-        return
+    else:
+        click.echo(_summary(removed))
+    if removed.failed:
+        more = f" and {len(removed.failed) - 1:,} more" if len(removed.failed) > 1 else ""
+        raise CacheError(
+            f"cannot delete {removed.failed[0]}{more}", mend="look at the rights there and the disk"
+        )
+
+
+def _summary(removed: Removed) -> str:
     reasons = ((removed.in_use, "in use"), (removed.pinned, "pinned"))
     left = [f"{number} {why}" for number, why in reasons if number]
     kept = f"; left: {', '.join(left)}" if left else ""
-    click.echo(f"{_objects(removed.objects)} deleted, {format_size(removed.bytes)} freed{kept}")
+    return f"{_objects(removed.objects)} deleted, {format_size(removed.bytes)} freed{kept}"
 
 
 def _objects(number: int) -> str:

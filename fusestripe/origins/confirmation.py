@@ -1,11 +1,21 @@
-"""Asking whether a file is still the version that was opened, once for everyone who wants to know."""
+"""Bytes of a store that cannot be asked for one version: they count once the path was asked after them."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
-__all__ = ["Confirmation"]
+from fusestripe.errors import BadAnswer
+from fusestripe.origins.base import Progress
+from fusestripe.units import MIB
+
+__all__ = ["Confirmation", "fill"]
+
+FIRST_PIECE = MIB
+"""Bytes after which a range is confirmed for the first time; later ones are each as long as all before."""
+CONFIRM_SECONDS = 0.05
+"""Bytes that come slowly are confirmed this often, since readers wait for them."""
 
 
 class Confirmation:
@@ -49,3 +59,31 @@ class Confirmation:
                 self._answered = mine
                 self._error = error
                 self._changed.notify_all()
+
+
+def fill(
+    chunks: Iterable[bytes], into: memoryview, confirm: Callable[[], None], progress: Progress, what: str
+) -> None:
+    """Put ``chunks`` into ``into`` in order, and tell ``progress`` once ``confirm`` was asked.
+
+    Raises BadAnswer, naming ``what``, where they are more or fewer than there is room for.
+    """
+    done = told = 0
+    due = time.monotonic() + CONFIRM_SECONDS
+    for chunk in chunks:
+        count = len(chunk)
+        if done + count > len(into):
+            raise BadAnswer(f"{what}: more bytes came than were asked for")
+        into[done : done + count] = chunk
+        done += count
+        if done - told >= max(FIRST_PIECE, told) or time.monotonic() > due:
+            confirm()
+            told = done
+            progress(told)
+            due = time.monotonic() + CONFIRM_SECONDS
+    if done != len(into):
+        confirm()
+        raise BadAnswer(f"{what}: {done} of {len(into)} bytes came")
+    if done > told:
+        confirm()
+        progress(done)

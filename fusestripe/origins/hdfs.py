@@ -10,15 +10,12 @@ are of the version if, after they arrived, the path still has its length and tim
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from hdfs_native import Client, FileReader, FileStatus
 
 from fusestripe.errors import (
-    BadAnswer,
     ConfigError,
     IsADirectory,
     NotFound,
@@ -27,12 +24,13 @@ from fusestripe.errors import (
     VersionChanged,
 )
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
+from fusestripe.origins.confirmation import fill
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
 from fusestripe.origins.hdfs_readers import HeldReader, HeldReaders
-from fusestripe.origins.hdfs_settings import default_store, read_settings
+from fusestripe.origins.hdfs_settings import parse_url, read_settings
 from fusestripe.origins.owners import Owners
 from fusestripe.origins.patience import Patience
-from fusestripe.units import MIB, ObjectVersion
+from fusestripe.units import ObjectVersion
 
 __all__ = ["HdfsOrigin", "open_hdfs"]
 
@@ -40,10 +38,6 @@ T = TypeVar("T")
 
 PAGE = 1000
 """Entries a page; the NameNode sends as many at once (dfs.ls.limit of hdfs-default.xml)."""
-FIRST_PIECE = MIB
-"""Bytes after which a range is confirmed for the first time; later ones are each as long as all before."""
-CONFIRM_SECONDS = 0.05
-"""Bytes of a slow DataNode are confirmed this often, since readers wait for them."""
 DEFAULT_PORT = 8020
 """Of a NameNode, where the URL names a host and no port (dfs.namenode.rpc-address of hdfs-default.xml)."""
 DATANODE_SILENCE = 10.0
@@ -155,25 +149,7 @@ class HdfsOrigin:
                 f"{_shown(version)} is being written, and its last block cannot be read yet",
                 mend="read it when its writer has closed it",
             )
-        done = told = 0
-        due = time.monotonic() + CONFIRM_SECONDS
-        for chunk in held.stream(offset, len(into)):
-            count = len(chunk)
-            if done + count > len(into):
-                raise BadAnswer(f"{_shown(version)}: more bytes came than were asked for")
-            into[done : done + count] = chunk
-            done += count
-            if done - told >= max(FIRST_PIECE, told) or time.monotonic() > due:
-                held.confirm()
-                told = done
-                progress(told)
-                due = time.monotonic() + CONFIRM_SECONDS
-        if done > told or not done:
-            held.confirm()
-        if done != len(into):
-            raise BadAnswer(f"{_shown(version)}: {done} of {len(into)} bytes came")
-        if done > told:
-            progress(done)
+        fill(held.stream(offset, len(into)), into, held.confirm, progress, _shown(version))
 
     def _open(self, version: ObjectVersion) -> FileReader:
         path, what = "/" + version.path, _shown(version)
@@ -247,7 +223,7 @@ def open_hdfs(url: str, options: OriginOptions) -> HdfsOrigin:
             mend="leave them out; settings come from HADOOP_CONF_DIR",
         )
     settings = read_settings()
-    store, root = _parse(url, settings)
+    store, root = parse_url(url, settings)
     try:
         client = _client(store, {name: value for name, value in _SETTINGS.items() if name not in settings})
     except (RuntimeError, OSError, ValueError) as error:
@@ -256,31 +232,6 @@ def open_hdfs(url: str, options: OriginOptions) -> HdfsOrigin:
             mend="check the URL, and core-site.xml and hdfs-site.xml in HADOOP_CONF_DIR",
         ) from None
     return HdfsOrigin(client, store, root, options.timeout)
-
-
-def _parse(url: str, settings: Mapping[str, str]) -> tuple[str, str]:
-    """The cluster, and the path in it: taken as it stands, since a name may hold "%", "?" and "#"."""
-    scheme, _, rest = url.partition("://")
-    where, _, path = rest.partition("/")
-    if "@" in where:
-        raise ConfigError(
-            "an hdfs:// URL holds no user", mend="HADOOP_USER_NAME or a Kerberos ticket says who asks"
-        )
-    try:
-        port = urlsplit(f"//{where}").port
-    except ValueError:
-        raise ConfigError(f"{where!r} is no host and port", mend="write hdfs://host:8020/path") from None
-    if port == 0:
-        raise ConfigError(f"{where!r} is no host and port", mend="write hdfs://host:8020/path")
-    if not where:
-        default = default_store(settings)
-        if not default.startswith(f"{scheme.lower()}://"):
-            raise ConfigError(f"fs.defaultFS is {default}", mend="write the cluster into the URL")
-        where = default.partition("://")[2]
-    path = path.strip("/")
-    if path and not is_path(path):
-        raise ConfigError(f"{path!a} can be no path", mend='leave out "//", "." and ".."')
-    return f"{scheme.lower()}://{where}", f"/{path}" if path else ""
 
 
 def _client(store: str, settings: dict[str, str]) -> Client:

@@ -6,6 +6,7 @@ may hold the stack trace of a server: it is looked through for names and goes no
 
 from __future__ import annotations
 
+import logging
 import re
 
 from fusestripe.errors import (
@@ -18,6 +19,8 @@ from fusestripe.errors import (
 )
 
 __all__ = ["failure_of", "is_panic"]
+
+log = logging.getLogger(__name__)
 
 KERBEROS_MEND = "get a ticket with kinit, or name principal and keytab in KRB5_CLIENT_KTNAME"
 
@@ -68,6 +71,7 @@ _MARKS: tuple[tuple[str, type[OriginError], str, str], ...] = (
 def failure_of(error: BaseException, what: str) -> OriginError:
     """The error for ``error`` of hdfs-native's about ``what``."""
     text = str(error)
+    log.debug("%s: %s: %s", what, type(error).__name__, text)
     if isinstance(error, FileNotFoundError):
         if "not a file" in text:
             return IsADirectory(f"{what} is a directory")

@@ -1,14 +1,16 @@
-"""The little of Hadoop's configuration files that we ask ourselves; hdfs-native reads the rest."""
+"""What an HDFS URL names, with the little of Hadoop's configuration files that we ask ourselves."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from fusestripe.errors import ConfigError
+from fusestripe.origins.base import is_path
 
-__all__ = ["default_store", "read_settings"]
+__all__ = ["parse_url", "read_settings"]
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _DEFAULT_STORE = ("fs.defaultFS", "fs.default.name")  # the second as Hadoop 1 called it
@@ -25,7 +27,35 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return settings
 
 
-def default_store(settings: Mapping[str, str]) -> str:
+def parse_url(url: str, settings: Mapping[str, str]) -> tuple[str, str]:
+    """The cluster ("hdfs://nameservice", "hdfs://host:port", "viewfs://table") and the path, "" for its root.
+
+    The path is taken as it stands, since a name may hold "%", "?" and "#". Raises ConfigError.
+    """
+    scheme, _, rest = url.partition("://")
+    where, _, path = rest.partition("/")
+    if "@" in where:
+        raise ConfigError(
+            "an hdfs:// URL holds no user", mend="set HADOOP_USER_NAME, or get a Kerberos ticket"
+        )
+    try:
+        usable = urlsplit(f"//{where}").port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"{where!r} is no host and port", mend="write hdfs://host:8020/path")
+    if not where:
+        default = _default_store(settings)
+        if not default.startswith(f"{scheme.lower()}://"):
+            raise ConfigError(f"fs.defaultFS is {default}", mend="write the cluster into the URL")
+        where = default.partition("://")[2]
+    path = path.strip("/")
+    if path and not is_path(path):
+        raise ConfigError(f"{path!a} can be no path", mend='leave out "//", "." and ".."')
+    return f"{scheme.lower()}://{where}", f"/{path}" if path else ""
+
+
+def _default_store(settings: Mapping[str, str]) -> str:
     """The cluster that a URL without a host means. Raises ConfigError where the settings name none."""
     for key in _DEFAULT_STORE:
         if value := settings.get(key):

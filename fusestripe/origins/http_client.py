@@ -24,14 +24,25 @@ _ERROR_BODY = 64 * 1024
 class HttpClient:
     """Requests to ``endpoint``, a URL without a slash at its end. Blocking; safe to use from many threads."""
 
-    def __init__(self, endpoint: str, *, authorize: Authorize, refused: Refused, timeout: float) -> None:
-        """``timeout``: seconds without a byte after which a request has failed."""
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        authorize: Authorize,
+        refused: Refused,
+        timeout: float,
+        ca_bundle: str | None = None,
+    ) -> None:
+        """``timeout``: seconds without a byte after which a request has failed.
+
+        ``ca_bundle`` is a file of certificates to believe in place of the system's. Raises ConfigError.
+        """
         self.endpoint = endpoint
         self._authorize = authorize
         self._refused = refused
         self._timeout = timeout
         self._path = urlsplit(endpoint).path
-        self._connections = HttpConnections(endpoint)
+        self._connections = HttpConnections(endpoint, ca_bundle=ca_bundle)
 
     @contextmanager
     def answer(

@@ -21,6 +21,10 @@ FACTORIES: Mapping[str, str] = MappingProxyType(
         "file": "fusestripe.origins.local:open_local",
         "gs": "fusestripe.origins.gcs:open_gcs",
         "hdfs": "fusestripe.origins.hdfs:open_hdfs",
+        "hdfs+libhdfs": "fusestripe.origins.arrow:open_libhdfs",
+        "hdfs+libhdfs": "fusestripe.origins.arrow:open_libhdfs",
+        "http": "fusestripe.origins.web:open_web",
+        "https": "fusestripe.origins.web:open_web",
         "s3": "fusestripe.origins.s3:open_s3",
         "viewfs": "fusestripe.origins.hdfs:open_hdfs",
     }

@@ -36,8 +36,7 @@ def hdfs_mounted(store: HdfsDirectory, tmp_path: Path, **settings: object) -> It
 
 
 def md5(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
+    return hashlib.md5(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("stripe", ["256KiB", "8MiB"], ids=["in blocks", "over blocks"])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.azure_server import AzureServer
+from tests.support.proxy import Proxy
 from tests.support.seaweed import SeaweedServer
+from tests.support.web_server import WebServer
 
 
 @pytest.fixture
@@ -46,3 +49,20 @@ def azure(no_azure: pytest.MonkeyPatch, azure_server: AzureServer) -> pytest.Mon
     for name, value in azure_server.environment.items():
         no_azure.setenv(name, value)
     return no_azure
+
+
+@pytest.fixture
+def no_netrc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """No credentials for web servers: no ~/.netrc, no token, no HTTP proxy."""
+    for name in list(os.environ):
+        if name in ("NETRC", "FUSESTRIPE_HTTP_TOKEN") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return monkeypatch
+
+
+@pytest.fixture
+def web_proxy(web_server: WebServer) -> Iterator[Proxy]:
+    """A proxy before nginx."""
+    with Proxy(web_server.endpoint) as proxy:
+        yield proxy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from fusestripe.errors import ConfigError, CredentialsRefused, FusestripeError, 
 from fusestripe.origins.aws import find_access
 from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
-from fusestripe.origins.s3 import S3Origin
+from fusestripe.origins.s3_client import locate
 from tests.origins.conformance import fetch, pinned
 from tests.support.credential_server import credential_server
 from tests.support.seaweed import SeaweedServer
@@ -23,27 +23,16 @@ WRONG = "WRONGSECRETWRONGSECRET"
 
 @pytest.fixture
 def bucket(s3_server: SeaweedServer, s3_bucket: str) -> str:
-    """A bucket with "plain" in it, and a key that our own client reads."""
+    """A bucket with a plain key in it, and an odd one."""
     s3_server.put(s3_bucket, "plain", b"hello")
     s3_server.put(s3_bucket, "new\nline", b"hello")
     return s3_bucket
 
 
 def works(origin: Origin) -> bool:
-    """Listing and both ways to the data."""
+    """Listing and the data."""
     origin.check()
     return all(fetch(origin, pinned(origin, name)) == b"hello" for name in ("plain", "new\nline"))
-
-
-def refused_in_time(call: Callable[[], object]) -> bool:
-    """Whether ``call`` comes to be refused: obstore keeps credentials for 100 ms at least."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            call()
-        except CredentialsRefused:
-            return True
-    return False
 
 
 class TestSources:
@@ -111,7 +100,8 @@ class TestSources:
             source.access_key = WRONG  # the role is taken away
             with pytest.raises(CredentialsRefused):
                 origin.check()
-            assert refused_in_time(lambda: fetch(origin, version))
+            with pytest.raises(CredentialsRefused):
+                fetch(origin, version)
 
     def test_an_endpoint_in_the_settings_comes_before_the_environment(
         self, aws: pytest.MonkeyPatch, s3_server: SeaweedServer, bucket: str
@@ -133,10 +123,9 @@ class TestSources:
 
     def test_addresses_of_aws(self, no_aws: pytest.MonkeyPatch) -> None:
         def address(bucket: str, region: str) -> str:
-            origin = open_origin(f"s3://{bucket}/p", OriginOptions(anonymous=True, region=region))
-            assert isinstance(origin, S3Origin)
-            assert origin.url == f"s3://{bucket}/p"
-            return origin.bucket.url
+            options = OriginOptions(anonymous=True, region=region)
+            assert open_origin(f"s3://{bucket}/p", options).url == f"s3://{bucket}/p"
+            return locate(bucket, find_access(options)).url
 
         assert address("models", "eu-west-1") == "https://models.s3.eu-west-1.amazonaws.com"
         assert address("my.models", "eu-west-1") == "https://s3.eu-west-1.amazonaws.com/my.models"
@@ -258,7 +247,7 @@ class TestUrls:
         ("url", "word"),
         [
             ("s3x://bucket", "did you mean s3://"),
-            ("gopher://bucket", "known are file://"),
+            ("gopher://bucket", "known are "),
             ("bucket/prefix", "not an origin URL"),
             ("", "not an origin URL"),
             ("s3://", "no bucket"),

@@ -72,6 +72,8 @@ class _RelayHandler(socketserver.BaseRequestHandler):
 class ForwardProxy(_Serving):
     """An HTTP proxy: GET of whole URLs, and CONNECT. ``requests`` are the request lines it was sent.
 
+    It writes Accept-Encoding anew, as caches do, so that a signature over that would not hold.
+
     ``credentials``, "user:password", are asked for where they are given.
     """
 
@@ -92,6 +94,7 @@ class _ProxyHandler(BaseHTTPRequestHandler):
         upstream = http.client.HTTPConnection(target.netloc)
         try:
             headers = {k: v for k, v in self.headers.items() if k.lower() not in _OF_A_CONNECTION}
+            headers["Accept-Encoding"] = "identity;q=1, *;q=0"
             upstream.request("GET", target._replace(scheme="", netloc="").geturl(), headers=headers)
             answer = upstream.getresponse()
             body = answer.read()

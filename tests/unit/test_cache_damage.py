@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from fusestripe.cache import pair as pair_module
-from fusestripe.cache.files import CacheDirectory, read_at, write_at
+from fusestripe.cache.files import CacheDirectory
 from fusestripe.cache.store import CachedObject, CacheStore
+from fusestripe.cache.transfers import read_at, write_at
 from fusestripe.errors import CacheError
 from tests.support.caches import (
     STRIPE,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fusestripe.cache import pair as pair_module
-from fusestripe.cache.files import write_direct
 from fusestripe.cache.store import CacheStore
+from fusestripe.cache.transfers import write_direct
 from tests.support.caches import (
     STRIPE,
     check,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from rich.progress import Progress
 
 import fusestripe
 from fusestripe import doctor
+from fusestripe.cache.files import CacheDirectory
 from fusestripe.cli import COMMANDS, cli
 from fusestripe.commands.bench import Rate, judge
 from fusestripe.commands.cache import path_in
@@ -82,7 +84,7 @@ def test_version() -> None:
         (["mount", "s3://k:secret@b", "/mnt"], "SOURCE: there is a password or token in this URL: "),
         (["mount", "s3://b", "/mnt", "--stripe-size", "5000"], "stripe_size: a stripe size of 5000 bytes "),
         (["mount", "s3://b", "/mnt", "-o", "stripe_sise=4MiB"], 'unknown option "stripe_sise": did you mean'),
-        (["mount", "file:///", "/no/such/place"], "/no/such/place does not exist: mkdir -p /no/such/place"),
+        (["mount", "file:///u", "/no/such/place"], "/no/such/place does not exist: mkdir -p /no/such/place"),
         (["unmount", "/no/such/place"], "/no/such/place is not mounted"),
         (["status", "/no/such/place"], "/no/such/place is not mounted"),
         (["prefetch", "/no/such/place"], "/no/such/place is in no fusestripe mount: mount it first"),
@@ -137,10 +139,16 @@ def test_prefetch_cache_ls_verify_evict_clear(source: Path, tmp_path: Path) -> N
     assert "2 objects" in run("cache", "ls", "--cache-dir", str(cache)).stdout
     verified = run("cache", "verify", "--cache-dir", str(cache))
     assert (verified.exit_code, verified.stdout.count(" good\n")) == (0, 2)
+    verified = run("cache", "verify", "--cache-dir", str(cache), "--json")
+    found = {
+        (entry["url"], entry["good_bytes"], entry["bad_stripes"]) for entry in json.loads(verified.stdout)
+    }
+    assert found == {(entry["url"], entry["size"], 0) for entry in listed}
     evicted = run("cache", "evict", f"file://{source}/sub", "--cache-dir", str(cache), "--json")
     assert json.loads(evicted.stdout)["objects"] == 1
     assert "1 object deleted" in run("cache", "clear", "--cache-dir", str(cache)).stdout
-    assert json.loads(run("cache", "ls", "--cache-dir", str(cache), "--json").stdout) == []
+    for command in ("ls", "verify"):
+        assert json.loads(run("cache", command, "--cache-dir", str(cache), "--json").stdout) == []
 
 
 def test_prefetch_pin_and_cache_unpin(source: Path, tmp_path: Path) -> None:
@@ -163,8 +171,71 @@ def test_a_damaged_cache_is_told_and_cleared(source: Path, tmp_path: Path) -> No
     verified = run("cache", "verify", "--cache-dir", str(cache))
     assert verified.exit_code == 1
     assert "1 bad, cleared" in verified.stdout
-    assert verified.stderr.startswith("fusestripe: 1 bad stripes cleared: ")
+    assert verified.stderr.startswith("fusestripe: 1 bad stripe cleared: ")
     assert run("cache", "verify", "--cache-dir", str(cache)).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["evict", "unpin"])
+@pytest.mark.parametrize("url", ["foo", "s3://elsewhere/a.bin", "file://{0}/a", "file://{0}/a.bin/b"])
+def test_a_url_of_nothing_in_the_cache(source: Path, tmp_path: Path, command: str, url: str) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    prefetched(source, tmp_path / "cache", "--pin")
+    wrong = url.format(source)
+    refused = run("cache", command, f"file://{source}/sub", wrong, *cache)
+    assert refused.exit_code == 1
+    line = f"fusestripe: nothing of {wrong} is in the cache: fusestripe cache ls shows what is\n"
+    assert (refused.stdout, refused.stderr) == ("", line)
+    assert run("cache", "ls", *cache).stdout.count("pinned") == 2  # nothing has been done
+
+
+def test_clear_leaves_what_is_not_of_the_cache(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    prefetched(source, cache)
+    objects = cache / "objects"
+    (shard, *_) = sorted(path for path in objects.iterdir())
+    (data,) = [path.name for path in shard.glob("*.data")]
+    (shard / data).unlink()
+    (objects / "a directory" / "deep").mkdir(parents=True)
+    (objects / "0.txt").write_text("mine")
+    (shard / "notes").write_text("mine")
+    (shard / data).mkdir()  # under one of the cache's own names
+    for command in ("ls", "verify"):
+        assert run("cache", command, "--cache-dir", str(cache)).exit_code == 0
+    cleared = run("cache", "clear", "--cache-dir", str(cache))
+    assert cleared.exit_code == 0
+    assert cleared.stdout.startswith("2 objects deleted")
+    left = {objects / "0.txt", objects / "a directory", shard / "notes", shard / data}
+    said = "fusestripe: left alone, for it is not of the cache: "
+    assert set(cleared.stderr.splitlines()) == {f"{said}{path}" for path in left}
+    assert all(path.exists() for path in left)
+    assert list(cache.rglob("*.ledger")) == []
+    # What is in the way costs its own file the cache and no other.
+    again = prefetched(source, cache)
+    assert (again.exit_code, again.stdout.count(": ")) == (1, 1)
+    assert "is a directory" in again.stderr.lower()
+
+
+def test_what_cannot_be_deleted_is_named_and_all_else_goes(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    prefetched(source, cache)
+    stuck = min(path.stem for path in cache.rglob("*.data"))
+    delete = CacheDirectory.delete
+
+    def fails(self: CacheDirectory, name: str) -> None:
+        if name == stuck:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        delete(self, name)
+
+    monkeypatch.setattr(CacheDirectory, "delete", fails)
+    cleared = run("cache", "clear", "--cache-dir", str(cache))
+    assert cleared.exit_code == 1
+    assert cleared.stdout.startswith("1 object deleted")
+    assert cleared.stderr.startswith(
+        f"fusestripe: cannot delete objects/{stuck[:2]}/{stuck}: Operation not permitted"
+    )
+    assert [path.stem for path in cache.rglob("*.data")] == [stuck]
 
 
 def test_prefetch_check_fetches_nothing(source: Path, tmp_path: Path) -> None:

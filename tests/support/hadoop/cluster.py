@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from xml.sax.saxutils import escape
@@ -69,8 +70,13 @@ class Node:
         return self._process.pid
 
     @property
+    def runs(self) -> bool:
+        """Whether it was started and not killed."""
+        return self._process is not None
+
+    @property
     def ended(self) -> bool:
-        """Whether it was started and is gone."""
+        """Whether it is gone although nobody killed it."""
         return self._process is not None and self._process.poll() is not None
 
     def pause(self) -> None:
@@ -193,9 +199,9 @@ class HdfsCluster:
     def make_active(self, number: int) -> None:
         """Make that NameNode of the pair the active one, the other first a standby if it runs."""
         for other, node in enumerate(self.namenodes):
-            if other != number and not node.ended:
-                self.wait_for(lambda other=other: self._transition("-transitionToStandby", other))  # type: ignore[misc]
-        self.wait_for(lambda: self._transition("-transitionToActive", number))
+            if other != number and node.runs:
+                self.wait_for(partial(self._transition, "-transitionToStandby", other))
+        self.wait_for(partial(self._transition, "-transitionToActive", number, "--forceactive"))
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Until ``condition`` holds; it may fail with HdfsShellError meanwhile."""
@@ -220,8 +226,8 @@ class HdfsCluster:
         if self._shell is not None:
             self._shell.close()
 
-    def _transition(self, how: str, number: int) -> bool:
-        self.shell("haadmin", how, f"nn{number}")
+    def _transition(self, how: str, number: int, *options: str) -> bool:
+        self.shell("haadmin", how, *options, f"nn{number}")
         return True
 
     def _namenode(self, number: int) -> Node:
@@ -272,6 +278,8 @@ class HdfsCluster:
             "dfs.namenode.fs-limits.min-block-size": str(64 * KIB),
             "dfs.replication": str(min(3, len(self._datanode_ports))),
             "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
+            # Else a busy DataNode gets no unit of an erasure-coded group.
+            "dfs.namenode.redundancy.considerLoad": "false",
             "dfs.namenode.safemode.extension": "0",
             "dfs.namenode.safemode.min.datanodes": "0",
             "dfs.heartbeat.interval": "1",

@@ -1,0 +1,206 @@
+"""Any filesystem of pyarrow's, HDFS through the JVM client (libhdfs) among them.
+
+A version is told by length and modification time, as fine as the filesystem gives it: nanoseconds of a local
+one, whole seconds of HDFS through libhdfs. A file is opened once a range, so that what is read is one file's,
+and bytes count once the path was found unchanged after they arrived.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, HadoopFileSystem
+
+from fusestripe.errors import BadAnswer, ConfigError, NotFound, OriginError, VersionChanged
+from fusestripe.origins.arrow_errors import failure_of
+from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
+from fusestripe.origins.confirmation import Confirmation, fill
+from fusestripe.origins.hdfs_settings import parse_url, read_settings
+from fusestripe.origins.jvm import prepare_jvm
+from fusestripe.origins.patience import Patience
+from fusestripe.units import MIB, ObjectVersion
+
+__all__ = ["ArrowOrigin", "open_libhdfs"]
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""Entries a page; pyarrow itself hands out a whole directory."""
+CHUNK = MIB
+"""Bytes of one call for data."""
+
+
+class ArrowOrigin:
+    """The tree below ``root`` ("" or "/a/b") of ``filesystem``.
+
+    ``store`` names the filesystem in versions: a scheme and whom it reaches. ``timeout``: seconds that one
+    call may take.
+    """
+
+    lists_trees = False
+
+    def __init__(self, filesystem: FileSystem, store: str, root: str, timeout: float) -> None:
+        self.url = store + (root or "/")
+        self._filesystem = filesystem
+        self._store = store
+        self._root = root
+        self._patience = Patience(timeout)
+        self._lock = threading.Lock()
+        self._confirmations: WeakValueDictionary[ObjectVersion, Confirmation] = WeakValueDictionary()
+
+    def check(self) -> None:
+        """See Origin."""
+        if not self.stat("").is_dir:
+            raise NotFound(f"{self.url} is not a directory", mend="name a directory")
+        for _ in self.list_dir(""):
+            return
+
+    def stat(self, path: str) -> Entry:
+        """See Origin. One request."""
+        return _entry(path.rpartition("/")[2], self._info(self._full(path)))
+
+    def list_dir(self, path: str) -> Iterator[list[Entry]]:
+        """See Origin. One request, and one before."""
+        full = self._full(path)
+        if self._info(full).type != FileType.Directory:
+            raise NotFound(f"{self._shown(full)} is no directory")
+        ask = partial(self._filesystem.get_file_info, FileSelector(full))
+        found = iter(self._ask(ask, self._shown(full)))
+        while page := list(itertools.islice(found, PAGE)):
+            yield [
+                _entry(info.base_name, info)
+                for info in page
+                if info.type in (FileType.File, FileType.Directory) and is_path(info.base_name)
+            ]
+
+    def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
+        """See Origin. A listing a directory."""
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
+            empty = True
+            for page in self.list_dir("/".join(part for part in (path, below) if part)):
+                empty = False
+                named = [(f"{below}/{entry.name}" if below else entry.name, entry) for entry in page]
+                waiting.extend(inner for inner, entry in named if entry.is_dir)
+                if files := [(inner, entry) for inner, entry in named if not entry.is_dir]:
+                    yield files
+            if empty and below:
+                yield [(below, self.stat(f"{path}/{below}" if path else below))]
+
+    def version(self, path: str, entry: Entry) -> ObjectVersion:
+        """See Origin."""
+        return ObjectVersion(self._store, self._full(path).lstrip("/"), entry.size, entry.tag)
+
+    def read_range(self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
+        """See Origin."""
+        if not len(into):
+            return
+        confirmation = self._confirmation(version)
+        what = self._shown("/" + version.path)
+        try:
+            fill(self._chunks(version, offset, len(into)), into, confirmation.confirm, progress, what)
+        except NotFound as error:
+            raise VersionChanged(f"{what} was deleted while it was open") from error
+        except BadAnswer:
+            # A file that is shorter by now is another, whatever came of it.
+            confirmation.confirm()
+            raise
+
+    def close(self) -> None:
+        """See Origin. pyarrow lets go of its connections when the filesystem goes."""
+
+    def _chunks(self, version: ObjectVersion, offset: int, length: int) -> Iterator[bytes]:
+        path = "/" + version.path
+        what = self._shown(path)
+        file = self._ask(partial(self._filesystem.open_input_file, path), what)
+        try:
+            end = offset + length
+            while offset < end:
+                data = self._ask(partial(file.read_at, min(CHUNK, end - offset), offset), what)
+                if not data:
+                    return
+                yield data
+                offset += len(data)
+        finally:
+            self._ask(file.close, what)
+
+    def _confirmation(self, version: ObjectVersion) -> Confirmation:
+        with self._lock:
+            found = self._confirmations.get(version)
+            if found is None:
+                found = self._confirmations[version] = Confirmation(partial(self._same, version))
+            return found
+
+    def _same(self, version: ObjectVersion) -> None:
+        what = self._shown("/" + version.path)
+        try:
+            info = self._info("/" + version.path)
+        except NotFound as error:
+            raise VersionChanged(f"{what} was deleted while it was open") from error
+        if info.type != FileType.File or (info.size, _tag(info)) != (version.size, version.tag):
+            raise VersionChanged(f"{what} has changed since it was opened", mend="open it again")
+
+    def _info(self, full: str) -> FileInfo:
+        info: FileInfo = self._ask(partial(self._filesystem.get_file_info, full or "/"), self._shown(full))
+        if info.type not in (FileType.File, FileType.Directory):
+            raise NotFound(f"{self._shown(full)} does not exist")
+        return info
+
+    def _ask(self, call: Callable[[], T], what: str) -> T:
+        try:
+            return self._patience.run(call, what)
+        except OriginError:
+            raise
+        except Exception as error:
+            raise failure_of(error, what) from None
+
+    def _full(self, path: str) -> str:
+        if path and not is_path(path):
+            raise NotFound(f"{path!a} does not exist")
+        return f"{self._root}/{path}" if path else self._root
+
+    def _shown(self, full: str) -> str:
+        return f"{self._store + (full or '/')!a}"[1:-1]
+
+
+def open_libhdfs(url: str, options: OriginOptions) -> ArrowOrigin:
+    """The origin for "hdfs+libhdfs://nameservice/path" and the like: HDFS through Hadoop's own client.
+
+    Raises ConfigError where the JVM, libhdfs or the class path is missing. See ``registry.open_origin``.
+    """
+    if options.endpoint or options.region or options.profile or options.anonymous:
+        raise ConfigError(
+            "HDFS has no endpoint, region, profile or anonymous access",
+            mend="leave them out; settings come from HADOOP_CONF_DIR",
+        )
+    store, root = parse_url(url.replace("hdfs+libhdfs://", "hdfs://", 1), read_settings())
+    prepare_jvm(os.environ)
+    host, _, port = store.partition("://")[2].partition(":")
+    connect = partial(HadoopFileSystem, host, int(port or 0), user=os.environ.get("HADOOP_USER_NAME"))
+    try:
+        filesystem = Patience(options.timeout).run(connect, store)
+    except OSError as error:
+        raise failure_of(error, store) from None
+    return ArrowOrigin(filesystem, store.replace("hdfs://", "hdfs+libhdfs://", 1), root, options.timeout)
+
+
+def _entry(name: str, info: FileInfo) -> Entry:
+    is_dir = info.type == FileType.Directory
+    return Entry(
+        name,
+        is_dir=is_dir,
+        size=0 if is_dir else info.size,
+        mtime_ns=info.mtime_ns or 0,
+        tag="" if is_dir else _tag(info),
+    )
+
+
+def _tag(info: FileInfo) -> str:
+    return f"mtime {info.mtime_ns}"
