@@ -22,7 +22,6 @@ FACTORIES: Mapping[str, str] = MappingProxyType(
         "gs": "fusestripe.origins.gcs:open_gcs",
         "hdfs": "fusestripe.origins.hdfs:open_hdfs",
         "hdfs+libhdfs": "fusestripe.origins.arrow:open_libhdfs",
-        "hdfs+libhdfs": "fusestripe.origins.arrow:open_libhdfs",
         "http": "fusestripe.origins.web:open_web",
         "https": "fusestripe.origins.web:open_web",
         "s3": "fusestripe.origins.s3:open_s3",
