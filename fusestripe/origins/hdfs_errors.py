@@ -22,7 +22,7 @@ __all__ = ["failure_of", "is_panic"]
 
 log = logging.getLogger(__name__)
 
-KERBEROS_MEND = "get a ticket with kinit, or name principal and keytab in KRB5_CLIENT_KTNAME"
+KERBEROS_MEND = "get a ticket with kinit, or name a keytab in KRB5_CLIENT_KTNAME"
 
 _MISSING_LIBRARY = "install libgssapi_krb5 (Debian: libgssapi-krb5-2; RHEL: krb5-libs)"
 _OTHER_CLIENT = "read it through hdfs+libhdfs://"

@@ -17,6 +17,7 @@ from rich.status import Status
 from fusestripe.errors import ConfigError
 from fusestripe.units import parse_size
 from tests.bench.case import Case, Options
+from tests.bench.hdfs import HDFS
 from tests.bench.lab import Lab
 from tests.bench.latency import FIRST_BYTE
 from tests.bench.loopback import COLD, MEMORY
@@ -26,8 +27,8 @@ from tests.bench.result import Result
 from tests.bench.shaped import SHAPED
 from tests.bench.warm import WARM
 
-CASES: tuple[Case, ...] = (SHAPED, COLD, WARM, FIRST_BYTE, MEMORY)
-WITH_PEERS = (COLD, WARM)
+CASES: tuple[Case, ...] = (SHAPED, COLD, WARM, FIRST_BYTE, MEMORY, HDFS)
+WITH_PEERS = (COLD, WARM, HDFS)
 
 
 class Size(click.ParamType[int]):

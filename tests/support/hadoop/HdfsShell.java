@@ -30,6 +30,7 @@ import org.apache.hadoop.hdfs.protocol.HdfsConstants;
 import org.apache.hadoop.hdfs.tools.DFSAdmin;
 import org.apache.hadoop.hdfs.tools.DFSHAAdmin;
 import org.apache.hadoop.hdfs.tools.ECAdmin;
+import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.util.Tool;
 import org.apache.hadoop.util.ToolRunner;
 
@@ -51,6 +52,11 @@ public final class HdfsShell {
     System.setOut(System.err);
     DataInputStream requests = new DataInputStream(System.in);
     HdfsShell shell = new HdfsShell();
+    UserGroupInformation.setConfiguration(shell.conf);
+    String keytab = System.getProperty("shell.keytab");
+    if (keytab != null) {
+      UserGroupInformation.loginUserFromKeytab(System.getProperty("shell.principal"), keytab);
+    }
     while (true) {
       List<byte[]> fields = new ArrayList<>();
       try {

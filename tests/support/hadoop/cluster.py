@@ -115,6 +115,7 @@ class HdfsCluster:
         addresses: Sequence[str] | None = None,
         prefixes: Sequence[Sequence[str]] | None = None,
         namenode_address: str = "127.0.0.1",
+        java_options: Sequence[str] = (),
     ) -> None:
         self._directory = directory
         self._addresses = list(addresses or ["127.0.0.1"] * datanodes)
@@ -131,7 +132,7 @@ class HdfsCluster:
         java = shutil.which("java")
         if java is None:
             raise FileNotFoundError("java is not installed: apt-get install openjdk-17-jdk-headless maven")
-        self._java = [java, *_JVM]
+        self._java = [java, *_JVM, *java_options]
         self._environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **(environment or {})}
         self._class_path = class_path()
         self.namenodes: list[Node] = []
