@@ -89,11 +89,11 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         sides = take_turns(measures, options.rounds, tell)
     ours = sides["mount"]
     figures = [
-        Figure("mount / the DataNodes' links", ours.median / (DATANODES * RATE), options.pick(0.9, 0.5)),
-        faster(ours, sides["hdfs-native"], None),
+        Figure("mount / the DataNodes' links", ours.median / (DATANODES * RATE), options.pick(0.9, 0.2)),
+        faster(ours, sides["hdfs-native"], options.pick(2.0, 0.5)),
     ]
     if options.peers:
-        figures.append(faster(ours, sides["rclone"], options.pick(2.0, 1.0)))
+        figures.append(faster(ours, sides["rclone"], options.pick(2.0, 0.5)))
     return Result(
         case=HDFS.name,
         title=f"{DATANODES} DataNodes, 40 MB/s each, blocks of {block // MIB} MiB on all of them, cold",

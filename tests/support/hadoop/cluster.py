@@ -6,7 +6,6 @@ Usable without pytest: the benchmark starts one too.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from xml.sax.saxutils import escape
 
-from tests.support.hadoop.jars import class_path
+from tests.support.hadoop.jars import NAMENODE, find_java, jars
 from tests.support.hadoop.shell import HdfsShell, HdfsShellError
 from tests.support.seaweed import free_ports
 
@@ -38,7 +37,6 @@ _JVM = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )
-_NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATANODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 
 
@@ -129,12 +127,9 @@ class HdfsCluster:
         self._core = {"fs.defaultFS": self.url, **(core or {})}
         self._site = self._common_site() | dict(settings or {})
         self.conf = directory / "conf"
-        java = shutil.which("java")
-        if java is None:
-            raise FileNotFoundError("java is not installed: apt-get install openjdk-17-jdk-headless maven")
-        self._java = [java, *_JVM, *java_options]
+        self._jars = jars()
+        self._java = [find_java(), *_JVM, f"-XX:SharedArchiveFile={self._jars.archive}", *java_options]
         self._environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **(environment or {})}
-        self._class_path = class_path()
         self.namenodes: list[Node] = []
         self.datanodes: list[Node] = []
         self._shell: HdfsShell | None = None
@@ -188,11 +183,11 @@ class HdfsCluster:
         self.datanodes = [self._datanode(number) for number in range(len(self._datanode_ports))]
         for node in self.datanodes:
             node.start()
-        self._tool(0, _NAMENODE, "-format", "-force", "-nonInteractive")
+        self._tool(0, NAMENODE, "-format", "-force", "-nonInteractive")
         self.namenodes[0].start()
         if self._is_pair:
             self.wait_for(lambda: "is" not in self.shell("haadmin", "-getServiceState", "nn0"))
-            self._tool(1, _NAMENODE, "-bootstrapStandby", "-force", "-nonInteractive")
+            self._tool(1, NAMENODE, "-bootstrapStandby", "-force", "-nonInteractive")
             self.namenodes[1].start()
             self.make_active(0)
         self.wait_for(lambda: self.shell("live") == str(len(self.datanodes)))
@@ -240,7 +235,7 @@ class HdfsCluster:
         if not self._is_pair:
             site["dfs.namenode.http-address"] = f"{self._namenode_address}:{self._http[0]}"
         write_configuration(conf, self._core, self._site | site)
-        command = [*self._command(conf), _NAMENODE]
+        command = [*self._command(conf), NAMENODE]
         return Node(command, self._environment, self._directory / f"namenode-{number}.log")
 
     def _datanode(self, number: int) -> Node:
@@ -258,7 +253,7 @@ class HdfsCluster:
         return Node(command, self._environment, self._directory / f"datanode-{number}.log")
 
     def _command(self, conf: Path) -> list[str]:
-        return [*self._java, "-cp", f"{conf}:{self._class_path}"]
+        return [*self._java, "-cp", f"{self._jars.class_path}:{conf}"]
 
     def _tool(self, number: int, *words: str) -> None:
         """A command of Hadoop's that ends, with that NameNode's configuration."""
