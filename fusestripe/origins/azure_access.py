@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import os
 import threading
 import time
@@ -159,6 +160,8 @@ def _identity(timeout: float) -> Callable[[], tuple[str, float]]:
             "no Azure key or SAS found, and azure-identity is not there to find other credentials",
             mend=f"{_MEND}; pip install 'fusestripe[azure]' for identities",
         ) from error
+    # It warns in many lines of what the error below says in one.
+    logging.getLogger("azure.identity").setLevel(logging.CRITICAL)
     credential: Any = azure.identity.DefaultAzureCredential(process_timeout=int(max(1, timeout)))
 
     def token() -> tuple[str, float]:

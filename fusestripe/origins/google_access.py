@@ -7,6 +7,7 @@ workload), what `gcloud auth application-default login` left, the metadata serve
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -88,6 +89,8 @@ def _credentials(timeout: float) -> Any:
         raise ConfigError(
             "gs:// with credentials needs the package google-auth", mend="pip install 'fusestripe[gcs]'"
         ) from error
+    # It warns of every attempt to reach a metadata server; the error below says it once.
+    logging.getLogger("google.auth").setLevel(logging.ERROR)
     try:
         found, _project = google.auth.default(scopes=[SCOPE], request=_transport(timeout))
     except google.auth.exceptions.DefaultCredentialsError as error:

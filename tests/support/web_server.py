@@ -12,7 +12,7 @@ from types import TracebackType
 from tests.support.seaweed import free_ports
 from tests.support.server_process import ServerProcess
 
-__all__ = ["PASSWORD", "TOKEN", "WebServer"]
+__all__ = ["PASSWORD", "TOKEN", "WebServer", "nginx_program"]
 
 TOKEN = "token-of-a-test"
 USER, PASSWORD = "reader", "password-of-a-test"  # open nothing but the server that this module starts
@@ -108,7 +108,7 @@ class WebServer:
             )
         )
         arguments = ["-p", str(directory), "-c", "nginx.conf", "-e", "error.log"]
-        self._process = ServerProcess("nginx", [_program(), *arguments], directory)
+        self._process = ServerProcess("nginx", [nginx_program(), *arguments], directory)
         self._process.await_ready(self._answers)
 
     def __enter__(self) -> WebServer:
@@ -144,7 +144,7 @@ class WebServer:
         return True
 
 
-def _program() -> str:
+def nginx_program() -> str:
     """Path of nginx, which Debian puts where users do not look."""
     found = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin")
     if found is None:
