@@ -193,7 +193,8 @@ def test_keys_that_cannot_be_paths_are_hidden(
 
 BLOB = (
     "<Blob><Name{encoded}>{name}</Name><Properties>"
-    "<Last-Modified>Sun, 29 Nov 2026 15:31:01 GMT</Last-Modified><Etag>0x1</Etag><Content-Length>{size}</Content-Length>{more}</Properties></Blob>"
+    "<Last-Modified>Sun, 29 Nov 2026 15:31:01 GMT</Last-Modified><Etag>0x1</Etag>"
+    "<Content-Length>{size}</Content-Length>{more}</Properties></Blob>"
 )
 
 
