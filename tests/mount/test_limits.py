@@ -67,7 +67,7 @@ def test_ten_thousand_open_files(tmp_path: Path) -> None:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        until(lambda: mount.status()["open_files"] == 0)
+        until(lambda: mount.status()["open_files"] == 0, timeout=60)
 
 
 PATTERN = memoryview(random.Random(5).randbytes(BLOCK + 64 * 40_961))
