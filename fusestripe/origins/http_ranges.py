@@ -31,8 +31,9 @@ def fill_range(
     """Receive the bytes of ``answer`` into ``into``, if they are those of the range that was asked for.
 
     ``size`` is that of the whole object, ``what`` names it in messages. Whose version it is has to be checked
-    before. Raises BadAnswer before the first byte where the head says anything else than that range, that
-    length, as it is; OriginUnavailable where the body breaks off.
+    before. Raises BadAnswer before the first byte where the head says anything else than that range and that
+    length; OriginUnavailable where the body breaks off. A Content-Encoding is what the object is stored in,
+    since its version, its size and this range are those of the bytes as they are stored.
     """
     told = answer.headers
     span = f"bytes {offset}-{offset + len(into) - 1}/{size}"
@@ -40,6 +41,4 @@ def fill_range(
         raise BadAnswer(f"{what}: the server sent another range than the one asked for")
     if "transfer-encoding" in told or told.get("content-length") != str(len(into)):
         raise BadAnswer(f"{what}: the server sent another length than the one asked for")
-    if told.get("content-encoding", "identity").lower() != "identity":
-        raise BadAnswer(f"{what}: the server sent it encoded", mend="have the server send it as it is")
     answer.fill(into, progress)

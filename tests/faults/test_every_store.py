@@ -152,6 +152,14 @@ def test_the_whole_file_instead_of_a_range(
     assert errno_of(error) == errno.EIO
 
 
+def test_a_file_that_is_stored_encoded_is_its_stored_bytes(
+    origin: Origin, proxy: Proxy, version: ObjectVersion
+) -> None:
+    """As put there with `gsutil cp -Z` or `aws s3 cp --content-encoding gzip`."""
+    proxy.set_faults([Fault("pass", match=READ, headers=(("Content-Encoding", "gzip"),))])
+    assert read(origin, version) == SIZE
+
+
 def test_down_and_up_again(origin: Origin, proxy: Proxy, version: ObjectVersion) -> None:
     proxy.refuse()
     for call in (lambda: read(origin, version), lambda: origin.stat("file"), origin.check):

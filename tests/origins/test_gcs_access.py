@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Iterator
@@ -187,6 +188,17 @@ class TestObjects:
         first = pinned(origin, "file")
         google_server.put(google_bucket, "file", b"hello")
         assert pinned(origin, "file").key != first.key
+
+    def test_what_is_stored_as_gzip_is_not_unpacked(
+        self, google_server: GoogleServer, google_bucket: str
+    ) -> None:
+        stored = gzip.compress(b"hello" * 1000)
+        google_server.put(google_bucket, "file", stored, encoding="gzip")
+        options = OriginOptions(endpoint=google_server.endpoint, anonymous=True)
+        origin = open_origin(f"gs://{google_bucket}", options)
+        version = pinned(origin, "file")
+        assert version.size == len(stored)
+        assert fetch(origin, version, 3, 10) == stored[3:13]
 
     @pytest.mark.parametrize(
         "body",

@@ -62,11 +62,13 @@ class GoogleServer:
             self._empty(name)
             self._ask("DELETE", f"/storage/v1/b/{name}")
 
-    def put(self, bucket: str, key: str, data: bytes) -> None:
-        """Store ``data`` at ``key``, whatever characters the key has."""
-        name = quote(key, safe="")
+    def put(self, bucket: str, key: str, data: bytes, *, encoding: str = "") -> None:
+        """Store ``data``, which is in the Content-Encoding ``encoding``, at ``key``, whatever that is."""
+        query = f"uploadType=media&name={quote(key, safe='')}"
+        if encoding:
+            query += f"&contentEncoding={encoding}"
         headers = {"Content-Type": "application/octet-stream"}
-        self._ask("POST", f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}", data, headers)
+        self._ask("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", data, headers)
 
     def put_many(self, bucket: str, items: Mapping[str, bytes]) -> None:
         """Store many small objects, a few at a time."""

@@ -439,6 +439,28 @@ def test_doctor_asks_every_route(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_doctor_says_what_each_store_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR", "AZURE_")):
+            monkeypatch.delenv(name)
+    for name in ("HOME", "CLOUDSDK_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name in ("NO_GCE_CHECK", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.setenv(name, "true")
+    sources = ("s3://bucket", "gs://bucket", "az://container", "http://127.0.0.1:1/models")
+    config = tmp_path / "config.toml"
+    routes = [f'[[route]]\npath = "/{at}"\nsource = "{url}"\n' for at, url in enumerate(sources)]
+    config.write_text("\n".join(routes))
+    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "cache"), "--json")
+    findings = {found["what"]: found for found in json.loads(result.stdout)}
+    for at, mend in enumerate(
+        ("AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT")
+    ):
+        assert findings[f"route /{at}"]["level"] == "fail"
+        assert mend in findings[f"route /{at}"]["mend"]
+    assert "connection refused" in findings["route /3"]["text"]
+
+
 def test_doctor_has_a_line_for_each_thing(tmp_path: Path) -> None:
     result = run("doctor", "--cache-dir", str(tmp_path))
     words = [line.split()[0] for line in result.stdout.splitlines()]
