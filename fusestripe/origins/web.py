@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain, repeat
 from urllib.parse import quote, unquote, urlsplit
 
 from fusestripe.errors import (
@@ -31,8 +32,8 @@ __all__ = ["WebOrigin", "open_web"]
 
 CHECK_SECONDS = 4.5
 """For each of connecting and answering, so that a dead server is told of within 10 s."""
-PAGE = 100
-"""Names of a listing that are looked at together."""
+PAGES = (8, 8, 100)
+"""Names of a listing that are looked at together: whoever looks for one name reads the first two pages."""
 AT_ONCE = 8
 """Requests for that which are under way at once."""
 _LARGEST_INDEX = 64 * 1024 * 1024
@@ -98,8 +99,8 @@ class WebOrigin:
                 f"{self._shown(path)} is not listed by the server", mend=error.mend
             ) from error
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="web listing") as threads:
-            for start in range(0, len(links), PAGE):
-                found = threads.map(partial(self._listed, path), links[start : start + PAGE])
+            for page in _paged(links):
+                found = threads.map(partial(self._listed, path), page)
                 yield [entry for entry in found if entry is not None]
 
     def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
@@ -171,6 +172,15 @@ class WebOrigin:
 
     def _shown(self, path: str) -> str:
         return f"{self._root}/{printable(self._full(path))}"
+
+
+def _paged(links: list[Link]) -> Iterator[list[Link]]:
+    start = 0
+    for size in chain(PAGES, repeat(PAGES[-1])):
+        if start >= len(links):
+            return
+        yield links[start : start + size]
+        start += size
 
 
 def _entry_of(name: str, headers: Mapping[str, str], what: str) -> Entry:

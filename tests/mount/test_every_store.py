@@ -103,6 +103,19 @@ def test_one_tree(tree: Tree) -> None:
                     (root / "new").write_bytes(b"x")
 
 
+def test_a_directory_that_a_web_server_does_not_list(web_server: WebServer, tmp_path: Path) -> None:
+    """What is in it can be opened by name; asking what there is fails."""
+    data = np.random.default_rng(5).bytes(2 * 1024 * 1024)
+    web_server.put("unlisted tree/run/model", data)
+    source = f"{web_server.endpoint}/unlisted/unlisted%20tree"
+    with mounted(source, tmp_path / "mnt", cache_dir=tmp_path / "cache", complaints=True) as mount:
+        assert (mount.path / "run/model").read_bytes() == data
+        with pytest.raises(FileNotFoundError):
+            (mount.path / "run/other").stat()
+        with pytest.raises(PermissionError):
+            os.listdir(mount.path / "run")
+
+
 def test_safetensors_and_numpy(tree: Tree, tmp_path: Path) -> None:
     random = np.random.default_rng(4)
     tensors: dict[str, np.ndarray[Any, Any]] = {

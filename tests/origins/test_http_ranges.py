@@ -33,8 +33,9 @@ def _no_proxy(no_aws: pytest.MonkeyPatch) -> None:
     """The machine's own proxies stay out of it."""
 
 
-@pytest.mark.parametrize("more", [{}, {"Content_Encoding": "identity"}, {"Content_Encoding": "Identity"}])
+@pytest.mark.parametrize("more", [{}, {"Content_Encoding": "identity"}, {"Content_Encoding": "gzip"}])
 def test_the_range(more: Mapping[str, object]) -> None:
+    """In whatever the object is stored in: a range of it unpacked would be of another whole."""
     told: list[int] = []
     assert filled(answer(BODY, 206, **WANTED, **more), told) == BODY
     assert told == [100]
@@ -63,8 +64,6 @@ def test_the_range(more: Mapping[str, object]) -> None:
             Transfer_Encoding="chunked",
         ),
         answer(BODY, 206, **WANTED, Transfer_Encoding="chunked"),
-        answer(BODY, 206, **WANTED, Content_Encoding="gzip"),
-        answer(BODY, 206, **WANTED, Content_Encoding="identity, gzip"),
         answer(BODY, 206, Content_Type="multipart/byteranges; boundary=x"),
     ],
 )

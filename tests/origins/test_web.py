@@ -16,13 +16,16 @@ from fusestripe.errors import (
     IsADirectory,
     NotFound,
     OriginError,
+    OriginUnavailable,
     PermissionDenied,
     VersionChanged,
 )
 from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
 from tests.origins.conformance import ODD_NAMES, OriginConformance, Store, fetch, listing, pinned
+from tests.support.certificates import make_certificates
 from tests.support.proxy import Fault, Proxy
+from tests.support.relays import Relay, running
 from tests.support.web_server import PASSWORD, TOKEN, USER, WebServer
 
 MIB = 1024 * 1024
@@ -221,6 +224,23 @@ class TestDirectories:
         web_proxy.set_faults([Fault("status:403", match="GET")])
         with pytest.raises(PermissionDenied):
             fetch(origin, version)
+
+
+def test_https(no_netrc: pytest.MonkeyPatch, web_server: WebServer, store: Directory, tmp_path: Path) -> None:
+    data = random.Random(3).randbytes(MIB)
+    store.put("file", data)
+    certificates = make_certificates(tmp_path)
+    relay = Relay(web_server.endpoint.removeprefix("http://"), tls=certificates.server_context())
+    with running(relay):
+        url = f"https://{relay.netloc}/html/{store.name.replace(' ', '%20')}"
+        with pytest.raises(OriginUnavailable, match="TLS failed"):
+            open_origin(url).check()
+        no_netrc.setenv("SSL_CERT_FILE", str(certificates.authority))
+        origin = open_origin(url)
+        origin.check()
+        assert fetch(origin, pinned(origin, "file"), 1000, 500_000) == data[1000:501_000]
+        assert set(listing(origin, "")) == {"file"}
+        origin.close()
 
 
 class TestCredentials:
