@@ -18,6 +18,7 @@ need 'command -v node' nodejs
 need 'command -v npm' npm
 need 'command -v javac' default-jdk-headless
 need 'command -v mvn' maven
+need "command -v cargo" cargo
 need 'PATH=$PATH:/usr/sbin; command -v krb5kdc' krb5-kdc krb5-admin-server krb5-user
 need 'PATH=$PATH:/usr/sbin; command -v ip && command -v tc' iproute2
 install_needed

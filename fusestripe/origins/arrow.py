@@ -1,15 +1,18 @@
 """Any filesystem of pyarrow's, HDFS through the JVM client (libhdfs) among them.
 
 A version is told by length and modification time, as fine as the filesystem gives it: nanoseconds of a local
-one, whole seconds of HDFS through libhdfs. A file is opened once a range, so that what is read is one file's,
-and bytes count once the path was found unchanged after they arrived.
+one, whole seconds of HDFS through libhdfs. Where the time is that coarse, nothing is told of a file before
+its second is over: what replaces it later has another time. A file is opened once a range, so that what is
+read is one file's, and bytes count once the path was found unchanged after they arrived.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
@@ -34,23 +37,41 @@ PAGE = 1000
 """Entries a page; pyarrow itself hands out a whole directory."""
 CHUNK = MIB
 """Bytes of one call for data."""
+LIBHDFS_GRAIN = 1.0
+"""Seconds between two times that libhdfs can tell apart (hdfs.h: tTime is a time_t)."""
+LIBHDFS_LAST = "\uffff"
+"""libhdfs hands names to the JVM as modified UTF-8 (JNI), which writes what comes after in another way."""
+CLOCKS = 0.5
+"""Seconds that this machine's clock may be ahead of the store's."""
 
 
 class ArrowOrigin:
     """The tree below ``root`` ("" or "/a/b") of ``filesystem``.
 
     ``store`` names the filesystem in versions: a scheme and whom it reaches. ``timeout``: seconds that one
-    call may take.
+    call may take. ``grain``: seconds between two modification times that it tells apart.
+    Names with characters after ``last_character`` cannot be had, and are not shown.
     """
 
     lists_trees = False
 
-    def __init__(self, filesystem: FileSystem, store: str, root: str, timeout: float) -> None:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        store: str,
+        root: str,
+        timeout: float,
+        *,
+        grain: float = 0.0,
+        last_character: str = chr(sys.maxunicode),
+    ) -> None:
         self.url = store + (root or "/")
         self._filesystem = filesystem
         self._store = store
         self._root = root
         self._patience = Patience(timeout)
+        self._grain = grain
+        self._last_character = last_character
         self._lock = threading.Lock()
         self._confirmations: WeakValueDictionary[ObjectVersion, Confirmation] = WeakValueDictionary()
 
@@ -71,13 +92,13 @@ class ArrowOrigin:
         if self._info(full).type != FileType.Directory:
             raise NotFound(f"{self._shown(full)} is no directory")
         ask = partial(self._filesystem.get_file_info, FileSelector(full))
-        found = iter(self._ask(ask, self._shown(full)))
+        infos = self._ask(ask, self._shown(full))
+        if any(map(self._wait, infos)):
+            infos = self._ask(ask, self._shown(full))
+        found = iter(infos)
         while page := list(itertools.islice(found, PAGE)):
-            yield [
-                _entry(info.base_name, info)
-                for info in page
-                if info.type in (FileType.File, FileType.Directory) and is_path(info.base_name)
-            ]
+            named = ((_name(info), info) for info in page)
+            yield [_entry(name, info) for name, info in named if name is not None]
 
     def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
         """See Origin. A listing a directory."""
@@ -148,10 +169,23 @@ class ArrowOrigin:
             raise VersionChanged(f"{what} has changed since it was opened", mend="open it again")
 
     def _info(self, full: str) -> FileInfo:
-        info: FileInfo = self._ask(partial(self._filesystem.get_file_info, full or "/"), self._shown(full))
+        ask = partial(self._filesystem.get_file_info, full or "/")
+        info: FileInfo = self._ask(ask, self._shown(full))
+        while self._wait(info):
+            info = self._ask(ask, self._shown(full))
         if info.type not in (FileType.File, FileType.Directory):
             raise NotFound(f"{self._shown(full)} does not exist")
         return info
+
+    def _wait(self, info: FileInfo) -> bool:
+        """Let the moment pass in which the file could be replaced by another with the same time."""
+        if not self._grain or info.type != FileType.File:
+            return False
+        left = info.mtime_ns / 1e9 + self._grain + CLOCKS - time.time()
+        if left <= 0 or left > self._grain + CLOCKS:  # a time in the future says nothing about now
+            return False
+        time.sleep(left)
+        return True
 
     def _ask(self, call: Callable[[], T], what: str) -> T:
         try:
@@ -162,7 +196,7 @@ class ArrowOrigin:
             raise failure_of(error, what) from None
 
     def _full(self, path: str) -> str:
-        if path and not is_path(path):
+        if path and (not is_path(path) or max(path) > self._last_character):
             raise NotFound(f"{path!a} does not exist")
         return f"{self._root}/{path}" if path else self._root
 
@@ -188,7 +222,19 @@ def open_libhdfs(url: str, options: OriginOptions) -> ArrowOrigin:
         filesystem = Patience(options.timeout).run(connect, store)
     except OSError as error:
         raise failure_of(error, store) from None
-    return ArrowOrigin(filesystem, store.replace("hdfs://", "hdfs+libhdfs://", 1), root, options.timeout)
+    store = store.replace("hdfs://", "hdfs+libhdfs://", 1)
+    return ArrowOrigin(
+        filesystem, store, root, options.timeout, grain=LIBHDFS_GRAIN, last_character=LIBHDFS_LAST
+    )
+
+
+def _name(info: FileInfo) -> str | None:
+    """None for what is not shown."""
+    try:
+        name: str = info.base_name
+    except UnicodeDecodeError:
+        return None
+    return name if info.type in (FileType.File, FileType.Directory) and is_path(name) else None
 
 
 def _entry(name: str, info: FileInfo) -> Entry:
