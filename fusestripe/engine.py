@@ -155,6 +155,7 @@ def _open(route: Route, timeout: float) -> Origin:
         region=route.region or None,
         profile=route.profile or None,
         anonymous=route.anonymous,
+        client=route.client or None,
         timeout=timeout,
     )
     return open_origin(route.source, options)

@@ -71,6 +71,7 @@ class Route(msgspec.Struct, frozen=True):
     region: str = ""
     profile: str = ""
     anonymous: bool = False
+    client: str = ""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -137,6 +138,7 @@ SETTINGS = (
     Setting("route", "region", "region", "text", "", "region of the bucket"),
     Setting("route", "profile", "profile", "text", "", "profile in the store's own credential files"),
     Setting("route", "anonymous", "anonymous", "switch", False, "send no credentials"),
+    Setting("route", "client", "client", "text", "", "for HDFS: native, or libhdfs through the JVM"),
 )
 """Times in seconds; sizes in bytes, or written like "8MiB"."""
 

@@ -32,13 +32,15 @@ class OriginOptions(msgspec.Struct, frozen=True):
     """How a route's store is reached, where its URL does not say. None: as the store's own tools find it.
 
     ``endpoint`` is an http(s) URL without a path to a bucket; ``profile`` names a section of ~/.aws;
-    ``anonymous`` sends no credentials; ``timeout`` is the seconds without a byte after which a request fails.
+    ``anonymous`` sends no credentials; ``client`` is "native" or "libhdfs", for HDFS alone;
+    ``timeout`` is the seconds without a byte after which a request fails.
     """
 
     endpoint: str | None = None
     region: str | None = None
     profile: str | None = None
     anonymous: bool = False
+    client: str | None = None
     timeout: float = 30.0
 
 

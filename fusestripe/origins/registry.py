@@ -33,6 +33,7 @@ FACTORIES: Mapping[str, str] = MappingProxyType(
 EXTRAS: Mapping[str, str] = MappingProxyType({"hdfs_native": "hdfs", "pyarrow": "arrow"})
 """Package that an origin's module imports -> the extra that brings it."""
 
+_CLIENTS = {("native", "hdfs"), ("native", "viewfs"), ("libhdfs", "hdfs+libhdfs")}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")  # RFC 3986, section 3.1
 
 
@@ -55,6 +56,8 @@ def open_origin(url: str, options: OriginOptions | None = None) -> Origin:
 
     Raises ConfigError where the URL or the options cannot be used, CredentialsRefused where there are none.
     """
+    options = options or OriginOptions()
+    url = _for_client(url, options.client)
     scheme = scheme_of(url)
     module, _, function = FACTORIES[scheme].partition(":")
     try:
@@ -65,8 +68,18 @@ def open_origin(url: str, options: OriginOptions | None = None) -> Origin:
             raise
         mend = f"pip install 'fusestripe[{extra}]'"
         raise ConfigError(f"{scheme}:// needs the package {error.name}", mend=mend) from None
-    origin: Origin = factory(url, options or OriginOptions())
+    origin: Origin = factory(url, options)
     return origin
+
+
+def _for_client(url: str, client: str | None) -> str:
+    """``url`` with the scheme that stands for ``client``. Raises ConfigError where it has no such client."""
+    scheme = scheme_of(url)
+    if client is None or (client, scheme) in _CLIENTS:
+        return url
+    if (client, scheme) == ("libhdfs", "hdfs"):
+        return "hdfs+libhdfs" + url[len(scheme) :]
+    raise ConfigError(f"{scheme}:// has no client {client!r}", mend='"native" and "libhdfs" are for hdfs://')
 
 
 def _shown(url: str) -> str:

@@ -9,7 +9,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from fusestripe.errors import ConfigError
 from fusestripe.origins.arrow import ArrowOrigin
-from fusestripe.origins.base import Origin
+from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.jvm import prepare_jvm
 from fusestripe.origins.registry import open_origin
 from tests.origins.conformance import OriginConformance, Store
@@ -75,6 +75,22 @@ def test_what_is_missing_is_told(
         prepare_jvm(environ)
     assert mend in caught.value.mend
     assert "\n" not in str(caught.value)
+
+
+def test_the_client_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ARROW_LIBHDFS_DIR", "HADOOP_HOME", "HADOOP_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"libhdfs\.so"):
+        open_origin("hdfs://host/path", OriginOptions(client="libhdfs"))
+    assert open_origin("hdfs://host/path", OriginOptions(client="native")).url == "hdfs://host/path"
+    for url, client in (
+        ("file:///tmp", "libhdfs"),
+        ("hdfs://host/path", "other"),
+        ("viewfs://t/p", "libhdfs"),
+    ):
+        with pytest.raises(ConfigError, match="has no client") as caught:
+            open_origin(url, OriginOptions(client=client))
+        assert caught.value.mend
 
 
 def test_the_url_asks_for_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
