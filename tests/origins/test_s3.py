@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from collections.abc import Mapping
 
@@ -121,6 +122,15 @@ class TestRequests:
         [request] = s3_proxy.log()
         assert (request.kind, request.range) == ("GET", f"bytes={MIB}-{2 * MIB - 1}")
         assert s3_proxy.statistics().bytes_sent == MIB
+
+    def test_what_is_stored_encoded_is_read_as_it_is_stored(
+        self, s3_server: SeaweedServer, s3_bucket: str, through_proxy: Origin
+    ) -> None:
+        data = gzip.compress(b"hello" * 1000)
+        s3_server.client.put_object(Bucket=s3_bucket, Key="file.gz", Body=data, ContentEncoding="gzip")
+        version = pinned(through_proxy, "file.gz")
+        assert fetch(through_proxy, version) == data
+        assert fetch(through_proxy, version, 10, 20) == data[10:30]
 
     def test_connections_are_kept(
         self, s3_server: SeaweedServer, s3_bucket: str, s3_proxy: Proxy, through_proxy: Origin
