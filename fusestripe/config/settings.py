@@ -134,7 +134,9 @@ SETTINGS = (
     Setting("mount", "passthrough", "passthrough", "switch", True, "let the kernel read whole files itself"),
     Setting("route", "path", "", "text", "/", "path in the mounted tree"),
     Setting("route", "source", "", "text", None, "URL of the origin shown there"),
-    Setting("route", "endpoint", "endpoint", "text", "", "URL of the store's server, where it is not its own"),
+    Setting(
+        "route", "endpoint", "endpoint", "text", "", "URL of the store's server, where it is not its own"
+    ),
     Setting("route", "region", "region", "text", "", "region of the bucket"),
     Setting("route", "profile", "profile", "text", "", "profile in the store's own credential files"),
     Setting("route", "anonymous", "anonymous", "switch", False, "send no credentials"),

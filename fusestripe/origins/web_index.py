@@ -7,7 +7,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
-from fusestripe.errors import BadAnswer
+from fusestripe.errors import OriginError
 from fusestripe.origins.base import is_path
 
 __all__ = ["Link", "links_in"]
@@ -24,7 +24,7 @@ def links_in(body: bytes, content_type: str, base: str) -> list[Link]:
     """The names in ``body``, the page at the URL ``base``, which ends in "/"; each once, sorted.
 
     Links that lead anywhere else than directly below are none of them: the parent, the orders of a table.
-    Raises BadAnswer where the page is neither HTML nor nginx's JSON.
+    Raises OriginError where the page is neither HTML nor nginx's JSON.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json":
@@ -32,7 +32,7 @@ def links_in(body: bytes, content_type: str, base: str) -> list[Link]:
     elif kind in ("text/html", "application/xhtml+xml"):
         found = _in_html(body.decode("utf-8", "replace"), base)
     else:
-        raise BadAnswer(f"the server's page about a directory is {kind or 'of no type'}", mend=_MEND)
+        raise OriginError(f"the server's page about a directory is {kind or 'of no type'}", mend=_MEND)
     directories = {link.name for link in found if link.is_dir}
     return sorted({link for link in found if link.is_dir or link.name not in directories})
 
@@ -51,7 +51,7 @@ def _in_json(body: bytes) -> set[Link]:
     try:
         items = msgspec.json.decode(body, type=list[_Item])
     except msgspec.DecodeError as error:
-        raise BadAnswer("the server's JSON about a directory is not nginx's", mend=_MEND) from error
+        raise OriginError("the server's JSON about a directory is not nginx's", mend=_MEND) from error
     kinds = {"file": False, "directory": True}
     return {
         Link(item.name, kinds[item.type])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusestripe.errors import BadAnswer
+from fusestripe.errors import OriginError
 from fusestripe.origins.base import is_component
 from fusestripe.origins.web_index import Link, links_in
 
@@ -61,8 +61,9 @@ def test_json() -> None:
     ("page", "kind"),
     [(b"{}", "application/json"), (b"[", "application/json"), (b"x", "text/plain"), (b"x", "")],
 )
-def test_what_is_no_index_is_a_bad_answer(page: bytes, kind: str) -> None:
-    with pytest.raises(BadAnswer) as caught:
+def test_what_is_no_index_is_refused_for_good(page: bytes, kind: str) -> None:
+    with pytest.raises(OriginError) as caught:
         links_in(page, kind, BASE)
     assert caught.value.mend
+    assert not caught.value.transient, "asking again would not help"
     assert "\n" not in str(caught.value)
