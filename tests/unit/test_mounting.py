@@ -184,7 +184,7 @@ class TestUser:
             check_fuse(allow_other=False)
 
     def test_may_not_open_the_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(os, "access", lambda path, mode: False)
+        monkeypatch.setattr(os, "access", lambda *_, **__: False)
         with pytest.raises(MountError, match="this user may not open"):
             check_fuse(allow_other=False)
 
