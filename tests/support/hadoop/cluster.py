@@ -6,7 +6,9 @@ Usable without pytest: the benchmark starts one too.
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,6 @@ from xml.sax.saxutils import escape
 
 from tests.support.hadoop.jars import NAMENODE, find_java, jars
 from tests.support.hadoop.shell import HdfsShell, HdfsShellError
-from tests.support.seaweed import free_ports
 
 __all__ = ["HdfsCluster", "Node", "write_configuration"]
 
@@ -118,7 +119,7 @@ class HdfsCluster:
         self._directory = directory
         self._addresses = list(addresses or ["127.0.0.1"] * datanodes)
         self._prefixes = [list(prefix) for prefix in prefixes or [[]] * datanodes]
-        ports = free_ports(2 * namenodes + 3 * datanodes)
+        ports = _quiet_ports(2 * namenodes + 3 * datanodes)
         self._rpc, self._http = ports[:namenodes], ports[namenodes : 2 * namenodes]
         self._datanode_ports = [ports[2 * namenodes + 3 * i :][:3] for i in range(datanodes)]
         self._namenode_address = namenode_address
@@ -314,6 +315,24 @@ class HdfsCluster:
                 site[f"dfs.namenode.rpc-address.{NAMESERVICE}.{name}"] = address
                 site[f"dfs.namenode.http-address.{NAMESERVICE}.{name}"] = f"{self._namenode_address}:{http}"
         return site
+
+
+def _quiet_ports(count: int) -> list[int]:
+    """Free loopback ports that no outgoing connection takes before a node, slow to start, binds them.
+
+    They lie below the ephemeral ports (ip_local_port_range of ip(7): from 32768 on).
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
 
 
 def write_configuration(directory: Path, core: Mapping[str, str], site: Mapping[str, str]) -> None:
