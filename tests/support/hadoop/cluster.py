@@ -54,7 +54,7 @@ class Node:
         """Start it; returns at once."""
         with open(self.log, "ab") as output:
             self._process = subprocess.Popen(
-                self._command,
+                ["setpriv", "--pdeathsig", "KILL", *self._command],  # it ends with us, however we end
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
