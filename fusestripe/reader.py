@@ -134,11 +134,11 @@ class Reader:
             self._bytes += length
         return data
 
-    def read_now(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray | None:
+    def look(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray | None:
         """Like ``read``, from any thread, where the bytes are in memory: ours, or a checked file's pages.
 
         None: they are not, and ``read`` has to be asked. Waits for nothing, not for the cache's disk either.
-        The bytes stay as long as anything looks at the view.
+        The bytes stay as long as anything looks at the view. ``looked`` has to be told what was found.
         """
         file = handle.file
         length = max(0, min(length, file.version.size - offset))
@@ -148,32 +148,38 @@ class Reader:
         stop = start + length
         if stop > self._stripe_size:
             return None
-        data: memoryview | bytearray | None = self._stripes.look((file.version, index), start, stop)
-        from_file = data is None
-        if data is None:
-            data = _read_verified(file, index, offset, length)
-            if data is None:
-                return None
+        view = self._stripes.look((file.version, index), start, stop)
+        return _read_verified(file, index, offset, length) if view is None else view
+
+    def looked(self, handle: Handle, offset: int, length: int) -> None:
+        """From any thread: ``look`` had these bytes and the reader has them now; read-ahead follows."""
+        file = handle.file
         with self._lock:
             handle.pattern.observe(offset, length)
-            position = (index, handle.pattern.reach // self._stripe_size)
+            position = self._position(handle.pattern)
             self._reads += 1
             self._bytes += length
-        ends = stop == self._length(file, index)
-        # With all its stripes in flight, the next one that comes looks further ahead.
-        may_begin = len(file.in_flight) < self._count and file.served_at != position
-        if not from_file and (ends or may_begin):
-            self._soon(self._passed, file, position, ends)
-        return data
+            moved = file.looked_at != position
+            file.looked_at = position
+        ended = None
+        if (offset + length) % self._stripe_size == 0 or offset + length == file.version.size:
+            ended = offset // self._stripe_size
+        # Once a position: what keeps read-ahead back now, a stripe that comes, looks ahead again itself.
+        if moved or ended is not None:
+            self._soon(self._passed, file, position, ended)
 
-    def _passed(self, file: OpenFile, position: tuple[int, int], ends: bool) -> None:
-        """On the event loop: a reader came to ``position`` without help; ``ends``: to its stripe's end."""
+    def _passed(self, file: OpenFile, position: tuple[int, int], ended: int | None) -> None:
+        """On the event loop: a reader came to ``position``, and to the end of stripe ``ended``."""
         self._active[file.version] = trio.current_time()
         self._active.move_to_end(file.version)
         if file.users:
             self._fetch_ahead(file, position)
-        if ends:
-            self._stripes.release((file.version, position[0]))
+        if ended is not None:
+            self._stripes.release((file.version, ended))
+
+    def _position(self, pattern: AccessPattern) -> tuple[int, int]:
+        """The stripes where the latest run stands and where its read-ahead ends."""
+        return pattern.position // self._stripe_size, pattern.reach // self._stripe_size
 
     def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
         with suppress(trio.RunFinishedError):
@@ -203,7 +209,7 @@ class Reader:
         if stripe.filled >= piece.stop:
             # Before read-ahead, which may take the memory of a stripe that nobody looks at.
             view = stripe.view[piece.start : piece.stop]
-        self._fetch_ahead(file, (piece.index, handle.pattern.reach // self._stripe_size))
+        self._fetch_ahead(file, self._position(handle.pattern))
         if view is None:
             await self._stripes.wait(stripe, piece.stop)
             view = stripe.view[piece.start : piece.stop]
@@ -236,8 +242,8 @@ class Reader:
     def _fetch_ahead(self, file: OpenFile, position: tuple[int, int] | None = None) -> None:
         """Begin the stripes that the file's readers will want next, as far as their share allows.
 
-        ``position``: the stripe that was just read, and the one where its read-ahead ends. While both stay
-        the same, and until another stripe has come, there is nothing to look for again.
+        ``position``: where the reader stands (``_position``). While that stays the same, and until another
+        stripe has come, there is nothing to look for again.
         """
         nothing_new = position is not None and file.served_at == position
         if nothing_new or len(file.in_flight) >= self._count or file.changed:

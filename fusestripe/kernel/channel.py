@@ -143,7 +143,7 @@ class Channel:
         while length := self._receive(buffer):
             _length, opcode, unique, node, *_rest = abi.IN_HEADER.unpack_from(buffer)
             if opcode == Opcode.READ:
-                requests.read(abi.parse_read(buffer))
+                self._read(requests, abi.parse_read(buffer))
                 continue
             if opcode == Opcode.INTERRUPT and requests.interrupt(abi.interrupted_by(buffer)):
                 continue
@@ -157,6 +157,13 @@ class Channel:
             with contextlib.suppress(OSError):  # pyfuse3 has ended, and so will this
                 self._near.send(message[:length])
         self._end()
+
+    def _read(self, requests: Requests, request: abi.ReadRequest) -> None:
+        try:
+            requests.read(request)
+        except Exception:  # without its threads the mount would stand still
+            log.exception("read failed")
+            self.error(request.unique, errno.EIO)
 
     def _receive(self, buffer: bytearray) -> int:
         """The length of the next request, in ``buffer``; 0 once the mount is gone."""

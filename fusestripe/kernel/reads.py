@@ -63,9 +63,10 @@ class Reads:
         if handle is None:
             self._replies.error(request.unique, EBADF)
             return
-        data = self._reader.read_now(handle, request.offset, request.size)
+        data = self._reader.look(handle, request.offset, request.size)
         if data is not None:
             self._replies.data(request.unique, data)
+            self._reader.looked(handle, request.offset, len(data))
             return
         self._waiting[request.unique] = _Waiting(request)
         self._soon(self._begin, request.unique)

@@ -67,6 +67,11 @@ class AccessPattern:
         return False
 
     @property
+    def position(self) -> int:
+        """Where the run stands that was read last."""
+        return self._runs[-1].position if self._runs else 0
+
+    @property
     def reach(self) -> int:
         """Where the read-ahead of the run that was read last ends."""
         if not self._runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -16,6 +17,7 @@ from fusestripe.kernel.channel import MESSAGE, Channel
 from tests.unit.test_abi import message
 
 _SO_SNDBUFFORCE = 32  # include/uapi/asm-generic/socket.h
+BROKEN = 13
 PASSTHROUGH_INIT = struct.pack("=IIIII", 7, 45, 0, abi.FUSE_INIT_EXT, abi.FUSE_PASSTHROUGH >> 32)
 
 
@@ -28,6 +30,8 @@ class Requests:
 
     def read(self, request: abi.ReadRequest) -> None:
         assert self.channel is not None
+        if request.fh == BROKEN:
+            raise ZeroDivisionError
         if request.fh % 2:
             self.kept.add(request.unique)
         else:
@@ -100,6 +104,18 @@ def test_a_read_never_reaches_pyfuse3() -> None:
         assert ends.hear(ends.kernel) == abi.header_of_reply(5, 9) + b"rrrrr"
         ends.kernel.send(message(3, 11, b"getattr"))
         assert ends.hear(ends.session) == message(3, 11, b"getattr")
+
+
+def test_a_defect_fails_one_read_and_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as ends:
+        for unique in range(2, 40, 2):
+            ends.kernel.send(
+                message(abi.Opcode.READ, unique, struct.pack("=QQIIQII", BROKEN, 0, 5, 0, 0, 0, 0))
+            )
+            assert ends.hear(ends.kernel) == abi.error_reply(errno.EIO, unique)
+        ends.kernel.send(message(abi.Opcode.READ, 41, struct.pack("=QQIIQII", 2, 0, 1, 0, 0, 0, 0)))
+        assert ends.hear(ends.kernel) == abi.header_of_reply(1, 41) + b"r"
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_everything_else_goes_there_and_back_unchanged() -> None:

@@ -348,3 +348,83 @@ async def test_read_ahead_starts_within_the_first_stripe(nursery: trio.Nursery, 
     for offset in range(0, STRIPE // 2, 1024):  # as small as the kernel's are without root, to scale
         await house.reader.read(handle, offset, 1024)
     await until(lambda: len(house.origin.ranges) >= 4)
+
+
+async def test_a_look_finds_what_is_in_memory_and_read_ahead_follows(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    house = House(nursery, tmp_path)
+    handle = await house.open()
+    assert house.reader.look(handle, 0, 1000) is None
+    size, request = len(CONTENT), 16 * KIB
+    got = bytearray()
+    slow = 0
+    for offset in range(0, size, request):
+        view = house.reader.look(handle, offset, request)
+        if view is None:
+            slow += 1
+            view = await house.reader.read(handle, offset, request)
+        else:
+            house.reader.looked(handle, offset, len(view))
+        got += view
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert got == CONTENT
+    assert slow < 4  # the rest was ahead of the reader
+    assert house.reader.statistics().bytes == size
+    assert len(house.origin.ranges) == len(range(0, size, STRIPE))
+    await house.reader.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "expected"),
+    [
+        (0, 0, b""),
+        (len(CONTENT), 10, b""),
+        (len(CONTENT) + 5, 10, b""),
+        (len(CONTENT) - 5, 10, CONTENT[-5:]),
+        (STRIPE - 1, 2, None),  # two stripes
+        (STRIPE, STRIPE, CONTENT[STRIPE : 2 * STRIPE]),
+    ],
+)
+async def test_the_edges_of_a_look(
+    nursery: trio.Nursery, tmp_path: Path, offset: int, length: int, expected: bytes | None
+) -> None:
+    house = House(nursery, tmp_path)
+    handle = await house.open()
+    assert await house.read_all(handle) == CONTENT
+    await house.reader.read(handle, STRIPE, STRIPE)
+    await house.reader.read(handle, len(CONTENT) - 5, 5)
+    found = house.reader.look(handle, offset, length)
+    assert (None if found is None else bytes(found)) == expected
+    await house.reader.close(handle)
+
+
+async def test_looks_of_threads_while_memory_is_given_back(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """Never a byte of another stripe, however the memory changes hands under the view."""
+    house = House(nursery, tmp_path, buffers=6, count=2)
+    handle = await house.open()
+    stop = threading.Event()
+    wrong: list[int] = []
+    found = 0
+
+    def look_around(seed: int) -> None:
+        nonlocal found
+        chosen = random.Random(seed)
+        while not stop.is_set():
+            offset = chosen.randrange(len(CONTENT))
+            length = min(chosen.choice((1, 4096, 30_000)), STRIPE - offset % STRIPE)
+            view = house.reader.look(handle, offset, length)
+            if view is not None:
+                found += 1
+                if bytes(view) != CONTENT[offset : offset + length]:
+                    wrong.append(offset)
+
+    async with trio.open_nursery() as threads:
+        for seed in range(3):
+            threads.start_soon(trio.to_thread.run_sync, look_around, seed)
+        for _ in range(5):
+            assert await house.read_all(handle) == CONTENT
+        stop.set()
+    assert wrong == []
+    assert found > 0
+    await house.reader.close(handle)
