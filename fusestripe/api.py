@@ -17,7 +17,7 @@ from fusestripe.launch import launch, stop
 from fusestripe.offline import prefetch_urls
 from fusestripe.origins.registry import FACTORIES
 from fusestripe.prefetcher import Report
-from fusestripe.telemetry.control import request, socket_path
+from fusestripe.telemetry.control import request, socket_of
 
 __all__ = ["Report", "bring", "mount", "prefetch"]
 
@@ -86,14 +86,16 @@ def bring(
     """As ``prefetch``, with all Reports as they come; their paths are absolute, or URLs."""
     urls = [source for source in sources if "://" in source]
     by_mount: dict[str, list[str]] = {}
+    sockets: dict[str, str] = {}
     for path in (source for source in sources if "://" not in source):
         found = mounting.mount_above(path)
         if found is None:
             raise MountError(f"{path} is in no fusestripe mount", mend="mount it first, or name a URL")
         by_mount.setdefault(found[0].mountpoint, []).append(found[1])
+        sockets[found[0].mountpoint] = socket_of(found[0])
     loaded = [_load(url, settings, config) for url in urls]
     for mountpoint, paths in by_mount.items():
-        for answer in request(socket_path(mountpoint), "prefetch", paths=paths, check=check, pin=pin):
+        for answer in request(sockets[mountpoint], "prefetch", paths=paths, check=check, pin=pin):
             report = msgspec.convert(answer, Report)
             tell(msgspec.structs.replace(report, path=os.path.join(mountpoint, report.path)))
     if loaded:

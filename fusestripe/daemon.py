@@ -18,7 +18,7 @@ from fusestripe.kernel import mounting
 from fusestripe.kernel.attach import MountOptions
 from fusestripe.kernel.operations import Operations, Ownership
 from fusestripe.kernel.session import Session, mount_session
-from fusestripe.launch import Order, read_order, report
+from fusestripe.launch import Order, discard_log, read_order, report
 from fusestripe.telemetry.control import serve, socket_path
 from fusestripe.telemetry.service import ControlService
 from fusestripe.telemetry.status import Feature
@@ -40,6 +40,7 @@ def main() -> int:
     if failure is not None:
         log.error("%s", failure)
         report(order.ready_fd, failure)
+    discard_log(order)
     return 0 if failure is None else 1
 
 

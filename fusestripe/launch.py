@@ -1,6 +1,7 @@
 """Starting the daemon and ending it, from outside of it.
 
-The daemon gets an ``Order`` as JSON on its stdin, so that nothing of it shows in ``ps``, and answers with one
+The daemon gets an ``Order`` as JSON on its stdin, so that no more of it shows in ``ps`` than where it mounts
+what, and answers with one
 line on the pipe named there: ``{"ok": true}`` once the tree answers, or ``{"error": message, "mend": mend}``.
 """
 
@@ -26,7 +27,7 @@ from fusestripe.kernel import mounting
 from fusestripe.places import check_places
 from fusestripe.telemetry.control import daemon_pid, socket_path
 
-__all__ = ["CHILD_ENVIRONMENT", "Order", "launch", "log_path", "read_order", "report", "stop"]
+__all__ = ["CHILD_ENVIRONMENT", "Order", "discard_log", "launch", "log_path", "read_order", "report", "stop"]
 
 CHILD_ENVIRONMENT: Mapping[str, str] = {
     # One malloc arena a thread keeps freed stripes for itself; two bound what is resident (mallopt(3)).
@@ -68,7 +69,15 @@ def report(ready_fd: int, error: FusestripeError | None = None) -> None:
 
 def log_path(mountpoint: str) -> str:
     """Where the daemon of ``mountpoint`` (absolute, no links) logs when it is in the background."""
-    return socket_path(mountpoint).removesuffix(".sock") + ".log"
+    return _beside_socket(mountpoint, ".log")
+
+
+def discard_log(order: Order) -> None:
+    """The daemon's side, when it ends as it should: remove its log, if it has one that is still its own."""
+    name = log_path(order.mountpoint)
+    with contextlib.suppress(OSError):
+        if not order.foreground and _is_file(sys.stderr.fileno(), name):
+            os.unlink(name)
 
 
 def launch(
@@ -128,22 +137,54 @@ def stop(mountpoint: str) -> None:
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[str]:
     """``path``, while no other process of this user mounts there (it would mount over it unseen)."""
-    lock = os.open(socket_path(path).removesuffix(".sock") + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    name = _beside_socket(path, ".lock")
+    lock = _lock(name)
     try:
+        if lock is None:
+            raise MountError(f"{path} is being mounted by another process", mend="wait for it")
+        yield path
+        # Still locked: whoever opened it meanwhile sees that it is gone, and makes another.
+    finally:
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            os.close(lock)
+
+
+def _lock(name: str) -> int | None:
+    """A descriptor of the file ``name``, made if missing, locked; None where another process has the lock."""
+    while True:
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_file(lock, name):
+                return lock
         except BlockingIOError:
-            raise MountError(f"{path} is being mounted by another process", mend="wait for it") from None
-        yield path
-    finally:
+            os.close(lock)
+            return None
+        except BaseException:
+            os.close(lock)
+            raise
         os.close(lock)
+
+
+def _is_file(descriptor: int, name: str) -> bool:
+    """Whether ``descriptor`` is of the file that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(name))
+    except FileNotFoundError:
+        return False
+
+
+def _beside_socket(mountpoint: str, suffix: str) -> str:
+    return socket_path(mountpoint).removesuffix(".sock") + suffix
 
 
 def _spawn(command: Sequence[str], order: Order) -> subprocess.Popen[bytes]:
     with contextlib.ExitStack() as stack:
         output = None if order.foreground else stack.enter_context(_open_log(order.mountpoint))
         daemon = subprocess.Popen(
-            command,
+            [*command, *_shown(order)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -158,6 +199,11 @@ def _spawn(command: Sequence[str], order: Order) -> subprocess.Popen[bytes]:
     return daemon
 
 
+def _shown(order: Order) -> list[str]:
+    """Arguments that the daemon does not read: they tell people in ``ps`` which mount it serves."""
+    return [order.mountpoint, *(route.source for route in order.settings.routes)]
+
+
 def _environment() -> dict[str, str]:
     """This process's, and what the daemon needs; the way to this package too where it is not installed."""
     environment = {**os.environ, **CHILD_ENVIRONMENT}
@@ -170,7 +216,9 @@ def _environment() -> dict[str, str]:
 def _open_log(mountpoint: str) -> BinaryIO:
     path = log_path(mountpoint)
     try:
-        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of a daemon before, which may yet write its last words there
+        return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except OSError as error:
         what = (error.strerror or str(error)).lower()
         raise MountError(f"the log {path} cannot be written: {what}", mend="make room there") from None

@@ -54,7 +54,11 @@ async def _prefetch_urls(
         origins = {str(number): one.origin for number, one in enumerate(named)}
         engine = Engine(loaded[0], origins, cache, services)
         paths = [f"{number}/{one.name}".rstrip("/") for number, one in enumerate(named)]
-        await prefetch(engine.tree, engine.prefetcher, paths, send, check=check, pin=pin)
+        failure = None
+        try:
+            await prefetch(engine.tree, engine.prefetcher, paths, send, check=check, pin=pin)
+        except FusestripeError as error:
+            failure = error
         services.cancel_scope.cancel()
     engine.close()
-    return None
+    return failure

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import trio
 
-from fusestripe.cache.store import CachedObject, CacheStore
+from fusestripe.cache.store import CachedObject, CacheStore, Capacity
 from fusestripe.cache.threads import DiskHangs, DiskThreads
 from fusestripe.errors import CacheError
 from fusestripe.origins.base import Origin, unit_of
@@ -112,6 +112,15 @@ class OpenFiles:
         """Keep ``file`` in the cache, beyond its last user, until it is unpinned. Raises CacheError."""
         if self._cache is not None and file.cached is not None:
             await self._disk.run(partial(self._cache.pin, file.version))
+
+    async def capacity(self) -> Capacity | None:
+        """The most the cache can hold; None where there is none, or its disk does not tell."""
+        if self._cache is None:
+            return None
+        try:
+            return await self._disk.run(self._cache.capacity)
+        except (OSError, CacheError):
+            return None
 
     async def _acquire(self, version: ObjectVersion) -> CachedObject | None:
         if self._cache is None or version.size == 0:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Literal
 
@@ -17,9 +17,9 @@ from fusestripe.origins.base import Origin
 from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
 from fusestripe.stripes.plan import spread_out, stripe_count, stripe_length
-from fusestripe.units import ObjectVersion
+from fusestripe.units import ObjectVersion, format_size
 
-__all__ = ["Prefetcher", "Report", "State", "prefetch", "walk"]
+__all__ = ["Prefetcher", "Report", "State", "outermost", "prefetch", "walk"]
 
 State = Literal["started", "running", "done", "failed"]
 
@@ -69,6 +69,22 @@ class Prefetcher:
     async def check(self, file: OpenFile, report: Callable[[int], None]) -> None:
         """Read all of ``file`` from the cache. Raises CacheError unless every byte is there and right."""
         await self._for_each_stripe(file, self._check, report)
+
+    async def make_sure_of_room(self, files: int, size: int) -> None:
+        """Raise CacheError where ``files`` of ``size`` bytes together cannot all be in the cache."""
+        capacity = await self._files.capacity()
+        if capacity is None or size <= min(capacity.limit, capacity.disk):
+            return
+        asked = f"{files:,} file{'' if files == 1 else 's'} of {format_size(size)} are more than the"
+        if capacity.limit <= capacity.disk:
+            raise CacheError(
+                f"{asked} {format_size(capacity.limit)} that the cache holds",
+                mend="name fewer files, or raise --cache-size",
+            )
+        raise CacheError(
+            f"{asked} {format_size(capacity.disk)} that its disk has for the cache",
+            mend="name fewer files, free some space on that disk, or choose another with --cache-dir",
+        )
 
     async def pin(self, file: OpenFile) -> None:
         """Keep ``file`` from eviction until it is unpinned. Raises CacheError where the disk fails."""
@@ -164,7 +180,11 @@ async def prefetch(
     What has come is not evicted for what comes later: that does not fit then, and has failed. With ``check``
     nothing is fetched: a file of which not every byte is in the cache and right has failed. With ``pin``
     every file that is done stays in the cache until it is unpinned.
+
+    Raises CacheError, before anything is fetched, where the cache cannot hold all of them.
     """
+    if not check:
+        await prefetcher.make_sure_of_room(*await _measure(tree, paths))
     slots = trio.Semaphore(FILES_AT_ONCE)
     async with AsyncExitStack() as whole, trio.open_nursery() as nursery:
 
@@ -181,6 +201,29 @@ async def prefetch(
                     nursery.start_soon(one, found)
             except FusestripeError as error:
                 await send(Report(path, "failed", error=error.message, mend=error.mend))
+
+
+async def _measure(tree: Tree, paths: Sequence[str]) -> tuple[int, int]:
+    """How many files there are at and below ``paths``, and their bytes; what fails is told later."""
+    files = size = 0
+    for path in outermost(paths):
+        with suppress(FusestripeError):
+            async for found in walk(tree, path):
+                files += 1
+                size += found.entry.size
+    return files, size
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Those of ``paths`` ("" is the root) that lie in none of the others, each once."""
+    chosen = set(paths)
+    return [path for path in sorted(chosen) if not any(above in chosen for above in _above(path))]
+
+
+def _above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
 
 
 Act = Callable[[Origin, ObjectVersion, Callable[[int], None]], Awaitable[None]]

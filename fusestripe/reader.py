@@ -393,6 +393,11 @@ def _refusal(saved: Saved, version: ObjectVersion) -> CacheError | None:
             f"{version} does not fit into the cache",
             mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
         )
+    if saved is Saved.DISK_FULL:
+        return CacheError(
+            f"{version} is not kept: the disk of the cache is full",
+            mend="free some space on that disk, or choose another with --cache-dir",
+        )
     if saved is Saved.DISK_DOWN:
         return CacheError(
             f"{version} is not kept: the cache disk failed and is left alone for a while",

@@ -70,6 +70,8 @@ class Removed(msgspec.Struct, frozen=True):
 class _NoRoom:
     """The Room of objects that are only read."""
 
+    disk_is_full = False
+
     def reserve(self, length: int) -> bool:
         return False
 

@@ -34,6 +34,11 @@ _IN_THE_WAY = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP)  # somebody's directory
 class Room(Protocol):
     """Who decides whether there is room for a stripe."""
 
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether what was refused last was for the disk and not for the cache's limit."""
+        ...
+
     def reserve(self, length: int) -> bool:
         """Make room for ``length`` bytes about to be written; False where there is none. Raises OSError."""
         ...
@@ -51,7 +56,8 @@ class Saved(enum.Enum):
     """What came of saving a stripe; true where it is in the cache now."""
 
     YES = "saved"
-    NO_ROOM = "there is no room, and nothing to evict"
+    NO_ROOM = "the cache is at its limit, and there is nothing to evict"
+    DISK_FULL = "the disk has no room, and there is nothing to evict"
     DISK_DOWN = "the disk failed, and is left alone for a while"
     REPLACED = "the files were taken away; the next attempt begins anew"
 
@@ -217,7 +223,7 @@ class CachedObject:
             return Saved.YES
         try:
             if not parts.room.reserve(len(data)):
-                return Saved.NO_ROOM
+                return Saved.DISK_FULL if parts.room.disk_is_full else Saved.NO_ROOM
             saved = self._write_reserved(index, data, checksum)
         except OSError as error:
             what = f"writing stripe {index} of {self._who}"
@@ -327,7 +333,7 @@ class CachedObject:
             self._parts.health.failed(f"clearing stripe {index} of {self._who}", error)
 
     def _write_reserved(self, index: int, data: memoryview, checksum: int) -> Saved:
-        saved = Saved.NO_ROOM
+        saved = Saved.DISK_FULL
         try:
             saved = self._write(index, data, checksum)
         except OSError as error:

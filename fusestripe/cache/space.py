@@ -12,10 +12,17 @@ from fusestripe.cache.eviction import Candidate, plan
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.cache.health import Counters
 
-__all__ = ["Space", "default_limit"]
+__all__ = ["Capacity", "Space", "default_limit"]
 
 _FULL_FOR = 1.0
 """Seconds for which a cache that had nothing to evict is taken to be full, unless an object is released."""
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """The most that the cache can hold, in bytes: by its limit, and by its disk as that is used by others."""
+
+    limit: int
+    disk: int
 
 
 def default_limit(directory: CacheDirectory) -> int:
@@ -53,6 +60,8 @@ class Space:
         self._lock = threading.Lock()
         self._full_until = 0.0  # no scan before that
         self._refused_until = 0.0  # no write before that
+        self.disk_is_full = False
+        """Whether what was refused last was for the disk and not for the limit."""
         self._in_flight = 0
         self._written = 0  # since the last scan
         self._scanned = 0
@@ -65,6 +74,12 @@ class Space:
         """Look at the directory now, for whoever wants to know and not to write."""
         with self._lock:
             self._scan()
+
+    def capacity(self) -> Capacity:
+        """What could be held if all that is there made way. Reads the directory. Raises OSError."""
+        with self._lock:
+            self._scan()
+            return Capacity(self.limit, max(0, self.used + self._directory.free() - self._reserve))
 
     @property
     def used(self) -> int:
@@ -80,6 +95,8 @@ class Space:
             granted = self._grant(length)
             if granted:
                 self._in_flight += length
+            else:
+                self.disk_is_full = self.used + length + self._in_flight <= self.limit
         if not granted:
             self._counters.add(no_room=1)
         return granted
@@ -94,6 +111,7 @@ class Space:
     def refuse(self) -> None:
         """The disk had no room for what was reserved: another program filled it, or a quota is at its end."""
         self._refused_until = self._clock() + _FULL_FOR
+        self.disk_is_full = True
         self._counters.add(no_room=1)
 
     def released(self) -> None:

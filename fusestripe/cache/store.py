@@ -19,11 +19,11 @@ from fusestripe.cache.health import CacheStatistics, Counters, DiskHealth
 from fusestripe.cache.marks import open_marks
 from fusestripe.cache.object import CachedObject, Parts, Saved
 from fusestripe.cache.pair import Checked
-from fusestripe.cache.space import Space, default_limit
+from fusestripe.cache.space import Capacity, Space, default_limit
 from fusestripe.errors import CacheError
 from fusestripe.units import ObjectVersion, format_size
 
-__all__ = ["CacheStatistics", "CacheStore", "CachedObject", "Saved"]
+__all__ = ["CacheStatistics", "CacheStore", "CachedObject", "Capacity", "Saved"]
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +142,10 @@ class CacheStore:
             self._files.pin(object_name(version, self.stripe_size), until)
         except OSError as error:
             raise CacheError(f"cannot pin {version.path} in the cache: {error.strerror}") from error
+
+    def capacity(self) -> Capacity:
+        """The most this cache can hold. Reads the directory. Raises OSError."""
+        return self._space.capacity()
 
     def rescan(self) -> None:
         """Have ``used`` and ``objects`` of the statistics be of now. Reads the directory."""

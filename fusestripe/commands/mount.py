@@ -57,7 +57,9 @@ def unmount(mountpoint: str) -> None:
 
     What is in the cache stays there.
     """
-    stop(mountpoint)
+    path = mounting.resolve(mountpoint)
+    os.chdir("/")  # this process shall not be what keeps the mount busy
+    stop(path)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -16,7 +16,7 @@ from rich.text import Text
 from fusestripe.commands.options import json_option, print_json
 from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
-from fusestripe.telemetry.control import request, socket_path
+from fusestripe.telemetry.control import request, socket_of
 from fusestripe.telemetry.status import Status
 from fusestripe.units import format_size
 
@@ -30,7 +30,7 @@ WATCH_SECONDS = 1.0
 @json_option
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 def status(mountpoint: str | None, as_json: bool, watch: bool) -> None:
-    """Show what the mount at MOUNTPOINT does, or all mounts of this user.
+    """Show what the mount at MOUNTPOINT does, or all mounts of this user (for root: of all).
 
     The JSON is an object for one MOUNTPOINT and a list without; sizes in bytes, times in seconds.
     """
@@ -55,7 +55,7 @@ def fetch(mountpoint: str) -> Status:
     if found is None:
         path = os.path.abspath(mountpoint)
         raise MountError(f"{path} is not mounted", mend="fusestripe status shows what is")
-    for answer in request(socket_path(found[0].mountpoint), "status"):
+    for answer in request(socket_of(found[0]), "status"):
         return msgspec.convert(answer, Status)
     raise MountError("the daemon gave no status", mend="see its log")
 

@@ -6,6 +6,7 @@ import difflib
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePosixPath
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -21,6 +22,8 @@ STRIPE_ALIGNMENT = 4 * KIB
 """O_DIRECT writes whole logical blocks, 512 or 4096 bytes on the disks of today (open(2))."""
 MEMORY_MINIMUM = MIB
 """One request of the kernel is up to 1 MiB (FUSE_MAX_MAX_PAGES: 256 pages of 4 KiB; fs/fuse/fuse_i.h)."""
+COUNT_MAXIMUM = 1024
+"""Far above what a network or an origin gains from, and as many descriptors as a process usually has."""
 COMPONENT_MAXIMUM = 255
 """Bytes in one component of a path (NAME_MAX of limits.h)."""
 
@@ -42,15 +45,18 @@ class _Rule(msgspec.Struct, frozen=True):
     mend: str
 
 
-def check_numbers(settings: Settings, given: Mapping[Key, Given]) -> None:
-    """Raise ConfigError where a number is out of range or two do not go together."""
-    for rule in (*_stripe_rules(settings.stripes), *_other_rules(settings)):
+def check_numbers(settings: Settings, given: Mapping[Key, Given], machine: int) -> None:
+    """Raise ConfigError where a number is out of range or two do not go together.
+
+    ``machine`` is how many bytes of memory there are.
+    """
+    for rule in (*_stripe_rules(settings.stripes, machine), *_other_rules(settings)):
         if rule.is_broken:
             place = next((given[key].where for key in rule.keys if key in given), "settings")
             raise ConfigError(f"{place}: {rule.message}", mend=rule.mend)
 
 
-def _stripe_rules(stripes: StripeSettings) -> tuple[_Rule, ...]:
+def _stripe_rules(stripes: StripeSettings, machine: int) -> tuple[_Rule, ...]:
     size, memory, count = ("stripes", "size"), ("stripes", "memory"), ("stripes", "count")
     stripe, budget = format_size(stripes.size), format_size(stripes.memory)
     return (
@@ -59,6 +65,12 @@ def _stripe_rules(stripes: StripeSettings) -> tuple[_Rule, ...]:
             (memory,),
             f"a memory budget of {budget} is too small",
             "give it 1 MiB or more; 1GiB serves well",
+        ),
+        _Rule(
+            stripes.memory > machine,
+            (memory,),
+            f"a memory budget of {budget} is more than the {format_size(machine)} of this machine",
+            "leave the larger part to the job; 1GiB serves well",
         ),
         _Rule(stripes.size <= 0, (size,), "the stripe size is zero", "take a multiple of 4 KiB, like 8MiB"),
         _Rule(
@@ -78,6 +90,12 @@ def _stripe_rules(stripes: StripeSettings) -> tuple[_Rule, ...]:
             (count,),
             f"a stripe count of {stripes.count} would fetch nothing",
             "take 1 or more, or -1 to leave it to fusestripe",
+        ),
+        _Rule(
+            stripes.count > COUNT_MAXIMUM,
+            (count,),
+            f"a stripe count of {stripes.count} would open as many connections for one file",
+            f"take {COUNT_MAXIMUM} or fewer; 16 to 64 fill most networks",
         ),
     )
 
@@ -110,6 +128,8 @@ def check_source(url: str, where: str, schemes: Collection[str] | None) -> None:
     match = _SCHEME.match(url)
     if match is None:
         mend = "write it like s3://bucket/prefix or file:///directory"
+        if url.startswith("/"):
+            mend = f"a directory is written {PurePosixPath(url).as_uri()}"
         raise ConfigError(f"{where}: {url!r} is no URL", mend=mend)
     scheme = match[1].lower()
     if schemes is not None and scheme not in schemes:
@@ -129,12 +149,23 @@ def check_routes(routes: Sequence[Mapping[Key, Given]], schemes: Collection[str]
         check_source(source.value, source.where, schemes)
         endpoint = route.get(("route", "endpoint"))
         if endpoint is not None and endpoint.value:
-            check_source(endpoint.value, endpoint.where, ("http", "https"))
+            _check_endpoint(endpoint.value, endpoint.where)
         path = route.get(("route", "path"), Given("/", source.place, source.document))
         _check_path(path)
         for other in seen:
             _check_apart(path, other)
         seen.append(path.value)
+
+
+def _check_endpoint(url: str, where: str) -> None:
+    """Raise ConfigError unless ``url`` is that of a server."""
+    if _holds_secret(url):
+        check_source(url, where, None)  # which says so without showing it
+    match = _SCHEME.match(url)
+    if match is None or match[1].lower() not in ("http", "https") or not urlsplit(url).netloc:
+        said = url if match is None else url[len(match[0]) :]
+        mend = f"write it like http://{said or 'host:port'}, or with https://"
+        raise ConfigError(f"{where}: {url!r} is no URL of a server", mend=mend)
 
 
 def _holds_secret(url: str) -> bool:

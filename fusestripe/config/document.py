@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -51,23 +52,29 @@ class Document(msgspec.Struct, frozen=True):
 NO_DOCUMENT = Document("", "", {})
 
 
-def read(path: str) -> Document:
-    """The document in the file ``path``. Raises ConfigError, with the line where it is not TOML."""
+def read(path: str, mend: str) -> Document:
+    """The document in the file ``path``. Raises ConfigError, with the line where it is not TOML.
+
+    ``mend`` is for a file that cannot be read, or is none of ours.
+    """
     try:
-        with open(path, encoding="utf-8") as file:
+        # O_NONBLOCK: nobody may ever write to a FIFO (fifo(7)).
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path}: not a regular file", mend=mend)
             text = file.read()
         return Document(path, text, tomllib.loads(text))
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
-        mend = "give a URL like s3://bucket/prefix, or a TOML file"
-        raise ConfigError(f"{path}: {what}", mend=mend) from None
+        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}", mend=mend) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not TOML", mend="write it in UTF-8") from None
+        is_ours = path.endswith(".toml")
+        raise ConfigError(f"{path}: not TOML", mend="write it in UTF-8" if is_ours else mend) from None
     except tomllib.TOMLDecodeError as error:
         place = _SYNTAX_ERROR.fullmatch(str(error))
         what, line = (place[1], place[2]) if place else (str(error), None)
         at = line or max(1, len(text.splitlines()))
-        raise ConfigError(f"{path}:{at}: not TOML: {what[:1].lower()}{what[1:]}") from None
+        said = f"{path}:{at}: not TOML: {what[:1].lower()}{what[1:]}"
+        raise ConfigError(said, mend="" if path.endswith(".toml") else mend) from None
 
 
 def _prefixes(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import msgspec
+import psutil
 
 from fusestripe.config.checks import check_numbers, check_routes, check_source
 from fusestripe.config.document import NO_DOCUMENT, read
@@ -38,8 +40,12 @@ def load(
     is_file = source is not None and _is_file(source)
     if is_file and config is not None:
         raise ConfigError(f"two TOML files, {source} and {config}", mend="give one of them")
-    path = source if is_file else config
-    document = NO_DOCUMENT if path is None else read(path)
+    if source is not None and is_file:
+        document = read(source, _mend_for_source(source))
+    elif config is not None:
+        document = read(config, "--config names a TOML file with settings")
+    else:
+        document = NO_DOCUMENT
     given = from_document(document) | from_environ(environ) | from_flags(flags)
     routes = routes_of(document)
     if is_file and not routes:
@@ -51,12 +57,19 @@ def load(
     routes = [route | said for route in routes]
     check_routes(routes, schemes)
     settings = _build(given, routes, environ)
-    check_numbers(settings, given)
+    check_numbers(settings, given, psutil.virtual_memory().total)
     return settings
 
 
 def _is_file(source: str) -> bool:
     return "://" not in source and (source.endswith(".toml") or os.path.isfile(source))
+
+
+def _mend_for_source(path: str) -> str:
+    if os.path.isfile(path) and not path.endswith(".toml"):
+        directory = Path(os.path.abspath(path)).parent
+        return f"name a TOML file or a URL; {directory.as_uri()} is the directory it is in"
+    return "give a URL like s3://bucket/prefix, or a TOML file with routes"
 
 
 def _route_for(url: str, routes: list[dict[Key, Given]]) -> dict[Key, Given]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import pwd
 import re
 import shutil
 import stat
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
-import psutil
 
 from fusestripe.errors import MountError
+from fusestripe.kernel.holders import holders, shell_is_in
+from fusestripe.kernel.within import within
 
 __all__ = [
     "FSTYPE",
@@ -25,7 +26,6 @@ __all__ = [
     "detach",
     "find_mount",
     "has_sys_admin",
-    "holders",
     "mount_above",
     "mounts",
     "our_mounts",
@@ -51,7 +51,7 @@ _DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 _FUSERMOUNT_SECONDS = 20.0
 _LINKS_MAXIMUM = 40  # as the kernel has it (path_resolution(7))
 PATIENCE_SECONDS = 2.0
-"""How long a search for holders, or a look at a mount whose daemon may hang, is waited for."""
+"""How long a look at a mount whose daemon may hang is waited for."""
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -68,6 +68,15 @@ class Mount(msgspec.Struct, frozen=True):
         """The user that a FUSE mount belongs to; None for other filesystems."""
         ids = [option[8:] for option in self.options if option.startswith("user_id=")]
         return int(ids[0]) if ids and ids[0].isdigit() else None
+
+    @property
+    def owner_name(self) -> str:
+        """The owner as people say it: "user ada (1000)"."""
+        owner = self.owner
+        try:
+            return f"user {owner}" if owner is None else f"user {pwd.getpwuid(owner).pw_name} ({owner})"
+        except KeyError:
+            return f"user {owner}"
 
 
 def parse_mountinfo(text: str) -> Iterator[Mount]:
@@ -90,10 +99,10 @@ def mounts() -> list[Mount]:
 
 
 def our_mounts() -> list[Mount]:
-    """The fusestripe mounts of this user, each mountpoint once."""
+    """The fusestripe mounts of this user, each mountpoint once; for root those of all users."""
     user = os.geteuid()
-    found = {mount.mountpoint: mount for mount in mounts() if mount.fstype == FSTYPE and mount.owner == user}
-    return list(found.values())
+    ours = [mount for mount in mounts() if mount.fstype == FSTYPE and user in (0, mount.owner)]
+    return list({mount.mountpoint: mount for mount in ours}.values())
 
 
 def find_mount(path: str) -> Mount | None:
@@ -220,39 +229,11 @@ def unmount(mountpoint: str) -> None:
     if mount.fstype != FSTYPE:
         raise MountError(f"{mountpoint} is no fusestripe mount ({mount.fstype})", mend=f"umount {mountpoint}")
     if os.geteuid() not in (0, mount.owner):
-        raise MountError(f"{mountpoint} belongs to user {mount.owner}", mend="unmount it as they, or as root")
+        raise MountError(f"{mountpoint} belongs to {mount.owner_name}", mend="unmount it as they, or as root")
     try:
         detach(mountpoint, lazy=False)
     except Busy:
         _unmount_busy(mountpoint)
-
-
-def holders(mountpoint: str, within: float = PATIENCE_SECONDS) -> list[str]:
-    """Processes that work in ``mountpoint``, or hold a file of it open or mapped, like "python (4711)".
-
-    Best effort: those this user may look at, as far as ``within`` seconds reach.
-    """
-    below = mountpoint.rstrip("/") + "/"
-    found: list[str] = []
-
-    def search() -> None:
-        for process in psutil.process_iter():
-            try:
-                if any(path == mountpoint or path.startswith(below) for path in _paths_of(process)):
-                    is_own = process.pid == os.getpid()
-                    found.append("this process" if is_own else f"{process.name()} ({process.pid})")
-            except (psutil.Error, OSError):
-                continue  # gone meanwhile, or another user's
-
-    _within(within, search)
-    return list(found)
-
-
-def _paths_of(process: psutil.Process) -> Iterator[str]:
-    """What ``process`` holds: torch.load(mmap=True) keeps a map and closes its descriptor."""
-    yield process.cwd()
-    yield from (file.path for file in process.open_files())
-    yield from (region.path for region in process.memory_maps(grouped=True))
 
 
 class Busy(Exception):
@@ -271,13 +252,14 @@ def _unmount_busy(mountpoint: str) -> None:
             mend="kill the daemon, then unmount again",
         )
     names = holders(mountpoint)
+    mend = "your shell is in it: cd out first" if shell_is_in(mountpoint) else "end them first"
     if not names:
         try:
             detach(mountpoint, lazy=False)  # the holder may have left before it was searched for
         except Busy:
             names = ["a process that cannot be seen from here"]
     if names:
-        raise MountError(f"{mountpoint} is in use by {', '.join(names)}", mend="end them first")
+        raise MountError(f"{mountpoint} is in use by {', '.join(names)}", mend=mend)
 
 
 def detach(mountpoint: str, *, lazy: bool) -> None:
@@ -335,15 +317,8 @@ def _state(path: str) -> Literal["alive", "dead", "silent"]:
         else:
             states.append("alive")
 
-    _within(PATIENCE_SECONDS, look)
+    within(PATIENCE_SECONDS, look)
     return states[0] if states else "silent"
-
-
-def _within(seconds: float, call: Callable[[], None]) -> None:
-    """Wait for ``call`` that long. One that a hanging daemon holds up goes on alone: it cannot be stopped."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
 
 
 def _clear_or_refuse(path: str, mount: Mount) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import pwd
 import socket
 import stat
 import struct
@@ -23,8 +24,19 @@ import xxhash
 
 from fusestripe.config import default_cache_dir
 from fusestripe.errors import FusestripeError, MountError
+from fusestripe.kernel.mounting import Mount
 
-__all__ = ["Handler", "Send", "daemon_pid", "request", "runtime_dir", "serve", "socket_path"]
+__all__ = [
+    "Handler",
+    "Send",
+    "daemon_pid",
+    "request",
+    "runtime_dir",
+    "runtime_dirs_of",
+    "serve",
+    "socket_of",
+    "socket_path",
+]
 
 Send = Callable[[object], Awaitable[None]]
 """Sends one value (anything msgspec writes as JSON) to the client."""
@@ -33,6 +45,7 @@ Handler = Callable[[Mapping[str, Any], Send], Awaitable[None]]
 
 ALIVE_SECONDS = 5.0
 SILENCE_SECONDS = 4 * ALIVE_SECONDS
+_OF_ROOT = "/run/fusestripe"
 _LINE_MAXIMUM = 1 << 20
 _SUN_PATH_MAXIMUM = 107  # sockaddr_un, 108 with the final NUL (unix(7))
 
@@ -58,7 +71,7 @@ def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
     Raises MountError where it cannot be made, or where others may write in it.
     """
     if os.geteuid() == 0:
-        path = "/run/fusestripe"
+        path = _OF_ROOT
     elif environ.get("XDG_RUNTIME_DIR"):
         path = os.path.join(environ["XDG_RUNTIME_DIR"], "fusestripe")
     else:
@@ -75,12 +88,46 @@ def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def socket_path(mountpoint: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The control socket of the mount at ``mountpoint`` (absolute, no links). Raises MountError."""
-    name = xxhash.xxh3_64_hexdigest(os.fsencode(mountpoint))
-    path = os.path.join(runtime_dir(environ), f"{name}.sock")
+    """The control socket of this user's mount at ``mountpoint`` (absolute, no links). Raises MountError."""
+    path = os.path.join(runtime_dir(environ), _socket_name(mountpoint))
     if len(os.fsencode(path)) > _SUN_PATH_MAXIMUM:
         raise MountError(f"{path} is too long for a socket", mend="set XDG_RUNTIME_DIR to a shorter one")
     return path
+
+
+def socket_of(mount: Mount) -> str:
+    """The control socket of ``mount``; root finds those of others where they usually are.
+
+    Raises MountError, which says whose mount it is, where that cannot be asked.
+    """
+    owner = mount.owner
+    if owner is None or owner == os.geteuid():
+        return socket_path(mount.mountpoint)
+    for directory in runtime_dirs_of(owner):
+        path = os.path.join(directory, _socket_name(mount.mountpoint))
+        if os.path.exists(path):
+            return path
+    raise MountError(
+        f"{mount.mountpoint} shows {mount.source} and belongs to {mount.owner_name}; "
+        "its daemon cannot be asked from here",
+        mend="ask as that user",
+    )
+
+
+def runtime_dirs_of(user: int) -> list[str]:
+    """Where the sockets of another user may be, by runtime_dir and what a login sets (pam_systemd(8))."""
+    if user == 0:
+        return [_OF_ROOT]
+    try:
+        home = pwd.getpwuid(user).pw_dir
+    except KeyError:
+        home = ""
+    directories = [f"/run/user/{user}/fusestripe"]
+    return [*directories, os.path.join(home, ".cache/fusestripe/run")] if home else directories
+
+
+def _socket_name(mountpoint: str) -> str:
+    return f"{xxhash.xxh3_64_hexdigest(os.fsencode(mountpoint))}.sock"
 
 
 # The daemon's side

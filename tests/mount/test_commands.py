@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,7 +17,9 @@ import pytest
 
 from fusestripe.kernel import mounting
 from fusestripe.launch import stop
+from fusestripe.telemetry.control import socket_path
 from fusestripe.units import MIB
+from tests.support.mounted import until
 
 CONTENT = os.urandom(20 * MIB)
 
@@ -135,4 +138,66 @@ def test_from_python(source: str, mountpoint: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", API, source, str(mountpoint), str(tmp_path / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.stderr) == (f"[('done', {len(CONTENT)})]\n", "")
+    assert mounting.find_mount(str(mountpoint)) is None
+
+
+def leftovers(mountpoint: Path) -> list[str]:
+    """The files of that mount in the directory of sockets and logs."""
+    where = Path(socket_path(str(mountpoint)))
+    return sorted(path.suffix for path in where.parent.glob(f"{where.stem}.*"))
+
+
+@pytest.mark.parametrize("way", ["unmount", "fusermount3", "SIGTERM"])
+def test_an_end_leaves_no_file(source: str, mountpoint: Path, tmp_path: Path, way: str) -> None:
+    fusestripe("mount", source, str(mountpoint), "--cache-dir", str(tmp_path / "cache"))
+    assert leftovers(mountpoint) == [".log", ".sock"]
+    if way == "unmount":
+        fusestripe("unmount", str(mountpoint))
+    elif way == "fusermount3":
+        subprocess.run(["fusermount3", "-u", str(mountpoint)], check=True)
+    else:
+        os.kill(json.loads(fusestripe("status", str(mountpoint), "--json").stdout)["pid"], signal.SIGTERM)
+    until(lambda: leftovers(mountpoint) == [])
+
+
+def test_a_refusal_leaves_no_file(mountpoint: Path, tmp_path: Path) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    refused = fusestripe("mount", f"file://{tmp_path}/none", str(mountpoint), *cache, code=1)
+    assert "does not exist" in refused.stderr
+    assert leftovers(mountpoint) == []
+
+
+def test_the_log_of_a_killed_daemon_is_kept(source: str, mountpoint: Path, tmp_path: Path) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    fusestripe("mount", source, str(mountpoint), *cache)
+    os.kill(json.loads(fusestripe("status", str(mountpoint), "--json").stdout)["pid"], signal.SIGKILL)
+    fusestripe("unmount", str(mountpoint))
+    assert ".log" in leftovers(mountpoint)
+    fusestripe("mount", source, str(mountpoint), *cache)
+    fusestripe("unmount", str(mountpoint))
+    assert leftovers(mountpoint) == []
+
+
+def test_unmounting_from_inside(source: str, mountpoint: Path, tmp_path: Path) -> None:
+    fusestripe("mount", source, str(mountpoint), "--cache-dir", str(tmp_path / "cache"))
+    words = f"{sys.executable} -m fusestripe.cli unmount {mountpoint}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    where = str(mountpoint / "sub")
+    # The shell stays while the command runs.
+    shell = subprocess.run(
+        ["sh", "-c", f"{words}; exit $?"],
+        cwd=where,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert shell.returncode == 1
+    assert re.fullmatch(
+        rf"fusestripe: {mountpoint} is in use by sh \(\d+\): your shell is in it: cd out first\n",
+        shell.stderr,
+    )
+    # The command itself is not in its own way.
+    subprocess.run(words.split(), cwd=where, env=environment, check=True, timeout=60)
     assert mounting.find_mount(str(mountpoint)) is None

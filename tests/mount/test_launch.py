@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,11 +59,14 @@ def test_a_daemon_starts_and_ends(settings: Settings, mountpoint: str) -> None:
     assert not os.path.exists(socket_path(mountpoint))
 
 
-def test_nothing_of_the_order_shows_in_ps(mountpoint: str) -> None:
-    settings = load("file:///a-secret-place", {}, environ={})
+def test_ps_shows_what_is_served_and_no_more(mountpoint: str) -> None:
+    flags = {"endpoint": "http://a-secret-place", "profile": "a-secret-name"}
+    settings = load("s3://bucket/prefix", flags, environ={})
     pid = launch(settings, mountpoint, command=command("serve"))
     process = psutil.Process(pid)
-    assert "a-secret-place" not in " ".join([*process.cmdline(), *process.environ().values()])
+    shown = process.cmdline()
+    assert shown[-2:] == [mountpoint, "s3://bucket/prefix"]
+    assert "a-secret" not in " ".join([*shown, *process.environ().values()])
     assert process.environ()["MALLOC_ARENA_MAX"] == "2"
     assert process.cwd() == "/"
 
@@ -100,10 +105,20 @@ def test_a_daemon_killed_at_start_is_named_by_its_signal(settings: Settings, mou
 
 
 def test_what_a_daemon_prints_is_in_its_log(settings: Settings, mountpoint: str) -> None:
-    with pytest.raises(MountError):
+    with pytest.raises(MountError, match=re.escape(log_path(mountpoint))):
         launch(settings, mountpoint, command=[sys.executable, "-c", "raise SystemExit('out of luck')"])
     assert Path(log_path(mountpoint)).read_text() == "out of luck\n"
     assert Path(log_path(mountpoint)).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_of_a_daemon_before_is_not_written_over(settings: Settings, mountpoint: str) -> None:
+    """The one before may yet write its last words, or throw its log away."""
+    path = Path(log_path(mountpoint))
+    path.write_text("the one before")
+    with path.open() as before:
+        launch(settings, mountpoint, command=command("serve"))
+        assert before.read() == "the one before"
+        assert not os.path.samestat(os.fstat(before.fileno()), path.stat())
 
 
 def test_a_mounted_mountpoint_is_refused(settings: Settings, mountpoint: str) -> None:
@@ -128,6 +143,27 @@ def test_of_two_at_once_one_mounts(settings: Settings, mountpoint: str) -> None:
         thread.join()
     assert sorted(isinstance(result, int) for result in results) == [False, True]
     assert len([mount for mount in mounting.mounts() if mount.mountpoint == mountpoint]) == 1
+    assert not os.path.exists(socket_path(mountpoint).removesuffix(".sock") + ".lock")
+
+
+def test_a_lock_that_another_has_thrown_away_is_not_held(
+    settings: Settings, mountpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening it and locking it the one before ended, and its file is no longer what others lock."""
+    name = socket_path(mountpoint).removesuffix(".sock") + ".lock"
+    opened: list[int] = []
+    flock = fcntl.flock
+
+    def late(descriptor: int, operation: int) -> None:
+        opened.append(os.fstat(descriptor).st_ino)
+        if len(opened) == 1:
+            os.unlink(name)
+        flock(descriptor, operation)
+        assert len(opened) == 1 or os.stat(name).st_ino == opened[-1]
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    launch(settings, mountpoint, command=command("serve"))
+    assert len(opened) == 2
 
 
 def test_a_mount_left_by_a_killed_daemon_is_removed_and_used(settings: Settings, mountpoint: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -314,7 +315,25 @@ BAD_FILES = [
     ('[[route]]\nsource = "dav://b"\n', "config.toml:2: unknown scheme dav://: known are file://, s3://"),
     (
         ROUTE + 'endpoint = "127.0.0.1:80"\n',
-        "config.toml:3: '127.0.0.1:80' is no URL: write it like s3://bucket/prefix or file:///directory",
+        "config.toml:3: '127.0.0.1:80' is no URL of a server: "
+        "write it like http://127.0.0.1:80, or with https://",
+    ),
+    (
+        ROUTE + 'endpoint = "s3://host:1"\n',
+        "config.toml:3: 's3://host:1' is no URL of a server: write it like http://host:1, or with https://",
+    ),
+    (
+        ROUTE + 'endpoint = "https://"\n',
+        "config.toml:3: 'https://' is no URL of a server: write it like http://host:port, or with https://",
+    ),
+    (
+        '[[route]]\nsource = "/data/a b"\n',
+        "config.toml:2: '/data/a b' is no URL: a directory is written file:///data/a%20b",
+    ),
+    (
+        "[stripes]\ncount = 1025\n" + ROUTE,
+        "config.toml:2: a stripe count of 1025 would open as many connections for one file: "
+        "take 1024 or fewer; 16 to 64 fill most networks",
     ),
 ]
 
@@ -400,6 +419,46 @@ def test_a_bad_source_gets_one_line(source: str, message: str) -> None:
     assert str(refused.value).startswith(message)
 
 
+def test_more_memory_than_there_is_is_refused() -> None:
+    there_is = psutil.virtual_memory().total
+    assert load(URL, {"memory": there_is}, environ={}).stripes.memory == there_is
+    with pytest.raises(ConfigError, match=r"^memory: a memory budget of 1 PiB is more than the .* machine: "):
+        load(URL, {"memory": "1024TiB"}, environ={})
+
+
+@pytest.mark.parametrize("name", ["source", "c.toml"])
+def test_what_is_no_regular_file_is_refused_and_nobody_waits_for_it(tmp_path: Path, name: str) -> None:
+    """A FIFO that nobody writes to, a device that never ends."""
+    os.mkfifo(tmp_path / name)
+    for path in (str(tmp_path / name), "/dev/zero", str(tmp_path)):
+        with pytest.raises(
+            ConfigError, match=r"(not a regular file|is a directory): --config names a TOML file"
+        ):
+            load(URL, {}, config=path, environ={})
+    with pytest.raises(
+        ConfigError, match=r"not a regular file: give a URL|is no URL: a directory is written"
+    ):
+        load(str(tmp_path / name), {}, environ={})
+
+
+@pytest.mark.parametrize("content", [b"\x80\x02model", b"# a page of text\n\nof some sort\n"])
+def test_a_file_that_is_no_settings_is_refused_with_the_way_to_show_it(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "a model.pt").write_bytes(content)
+    with pytest.raises(ConfigError, match="not TOML") as refused:
+        load(str(tmp_path / "a model.pt"), {}, environ={})
+    assert refused.value.mend == f"name a TOML file or a URL; {tmp_path.as_uri()} is the directory it is in"
+
+
+def test_a_config_that_is_not_there_is_told_as_one() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(URL, {}, config="nope.toml", environ={})
+    assert str(refused.value) == (
+        "nope.toml: no such file or directory: --config names a TOML file with settings"
+    )
+
+
 def test_two_files_are_refused(tmp_path: Path) -> None:
     file = write(tmp_path, WHOLE)
     with pytest.raises(ConfigError, match="two TOML files"):
@@ -475,10 +534,10 @@ def test_the_line_of_a_key_is_where_its_statement_begins(tmp_path_factory: Any, 
     text = "".join(line + "\n" for line in lines)
     directory = tmp_path_factory.getbasetemp()
     try:
-        read(write(directory, text))
+        read(write(directory, text), "")
     except ConfigError:
         return
-    document = read(write(directory, text + "[last]\nkey = 1\n"))
+    document = read(write(directory, text + "[last]\nkey = 1\n"), "")
     assert document.where("last") == f"{document.name}:{len(lines) + 1}"
     assert document.where("last", "key") == f"{document.name}:{len(lines) + 2}"
 
@@ -497,7 +556,7 @@ def test_an_option_alone_is_a_switch() -> None:
 
 
 def test_a_document_is_read_with_its_lines(tmp_path: Path) -> None:
-    document = read(write(tmp_path, WHOLE))
+    document = read(write(tmp_path, WHOLE), "")
     place = os.path.join(tmp_path, "config.toml")
     assert document.where("stripes", "count") == f"{place}:9"
     assert document.where("route", 1) == f"{place}:25"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import socket
 import stat
 import threading
@@ -16,8 +17,19 @@ import pytest
 import trio
 
 from fusestripe.errors import CacheError, MountError
+from fusestripe.kernel.mounting import FSTYPE, Mount
 from fusestripe.telemetry import control
-from fusestripe.telemetry.control import Handler, Send, daemon_pid, request, runtime_dir, serve, socket_path
+from fusestripe.telemetry.control import (
+    Handler,
+    Send,
+    daemon_pid,
+    request,
+    runtime_dir,
+    runtime_dirs_of,
+    serve,
+    socket_of,
+    socket_path,
+)
 
 
 @contextlib.asynccontextmanager
@@ -261,3 +273,39 @@ def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: 
     as_user(monkeypatch)
     with pytest.raises(MountError, match="too long for a socket"):
         socket_path("/mnt", {"XDG_RUNTIME_DIR": str(tmp_path / ("x" * 100))})
+
+
+def mount_of(user: int) -> Mount:
+    return Mount("/mnt/a", FSTYPE, "s3://bucket", "0:1", (f"user_id={user}",))
+
+
+def test_the_socket_of_a_mount_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_user(monkeypatch)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert socket_of(mount_of(1234)) == socket_path("/mnt/a")
+
+
+def test_another_users_mount_is_asked_where_that_can_be_and_else_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root reaches the sockets of others; who cannot is told whose mount it is and what it shows."""
+    as_user(monkeypatch)
+    theirs = socket_path("/mnt/a", {"XDG_RUNTIME_DIR": str(tmp_path)})
+    places = {77: [str(tmp_path / "none"), os.path.dirname(theirs)], 0: []}
+    monkeypatch.setattr(control, "runtime_dirs_of", places.__getitem__)
+    with pytest.raises(MountError, match=r"^/mnt/a shows s3://bucket and belongs to user 77; .*: ask as"):
+        socket_of(mount_of(77))
+    Path(theirs).touch()
+    assert socket_of(mount_of(77)) == theirs
+    with pytest.raises(MountError, match=r"belongs to user root \(0\)"):
+        socket_of(mount_of(0))
+
+
+def test_where_others_have_their_sockets() -> None:
+    assert runtime_dirs_of(0) == ["/run/fusestripe"]
+    nobody = pwd.getpwnam("nobody")
+    assert runtime_dirs_of(nobody.pw_uid) == [
+        f"/run/user/{nobody.pw_uid}/fusestripe",
+        f"{nobody.pw_dir}/.cache/fusestripe/run",
+    ]
+    assert runtime_dirs_of(4_000_000_000) == ["/run/user/4000000000/fusestripe"]

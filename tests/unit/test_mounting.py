@@ -69,6 +69,10 @@ def test_only_mounts_of_this_user_are_ours(monkeypatch: pytest.MonkeyPatch) -> N
     mounted(monkeypatch, *parse_mountinfo(SAMPLE))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert [mount.mountpoint for mount in mounting.our_mounts()] == ["/mnt/a b\tc\\"]
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    assert mounting.our_mounts() == []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # root sees all
+    assert "/mnt/a b\tc\\" in [mount.mountpoint for mount in mounting.our_mounts()]
 
 
 def test_a_path_is_found_in_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:

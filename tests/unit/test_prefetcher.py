@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ import trio
 import trio.testing
 
 from fusestripe.cache import pair as pair_module
+from fusestripe.cache.files import CacheDirectory
 from fusestripe.errors import CacheError
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFile
-from fusestripe.prefetcher import Report, prefetch
+from fusestripe.prefetcher import Report, outermost, prefetch
 from fusestripe.units import GIB
 from tests.support.memory_origin import MemoryOrigin
 from tests.unit.test_reader import CONTENT, STRIPE, House, until
@@ -127,23 +129,80 @@ def tree_of(house: House, nursery: trio.Nursery) -> Tree:
     return Tree(RouteTable({"": house.origin}), nursery, ttl=60, negative_ttl=5, timeout=5)
 
 
-async def run(house: House, nursery: trio.Nursery, *, pin: bool = False) -> list[Report]:
+async def run(
+    house: House, nursery: trio.Nursery, *, pin: bool = False, paths: Sequence[str] = ("",)
+) -> list[Report]:
     ended: list[Report] = []
 
     async def send(report: Report) -> None:
         if report.state in ("done", "failed"):
             ended.append(report)
 
-    await prefetch(tree_of(house, nursery), house.prefetcher, [""], send, check=False, pin=pin)
+    await prefetch(tree_of(house, nursery), house.prefetcher, paths, send, check=False, pin=pin)
     return ended
 
 
+async def test_more_than_the_cache_holds_is_refused_before_a_byte_is_fetched(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 4 * STRIPE
+    files = {f"d/file{number:02}": CONTENT[number : number + size] for number in range(13)}
+    house = House(nursery, tmp_path, origin=MemoryOrigin(files), cache_size=12 * size)
+    with pytest.raises(CacheError) as refused:
+        await run(house, nursery)
+    assert refused.value.message == "13 files of 3.2 MiB are more than the 3 MiB that the cache holds"
+    assert refused.value.mend == "name fewer files, or raise --cache-size"
+    assert house.origin.ranges == []
+    # Ten fit, and what is named twice counts once.
+    fits = [*(f"d/file{number:02}" for number in range(10)), *["d/file00"] * 4, "d/nothing"]
+    assert [report.state for report in await run(house, nursery, paths=fits)].count("done") == 14
+
+    monkeypatch.setattr(CacheDirectory, "free", lambda _: STRIPE)
+    with pytest.raises(CacheError, match="that its disk has for the cache") as refused:
+        await run(house, nursery)
+    assert "cache-size" not in refused.value.mend
+    assert "free some space on that disk" in refused.value.mend
+
+
+async def test_a_full_disk_is_no_matter_of_the_limit(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(nursery, tmp_path)
+    file = await open_file(house)
+    monkeypatch.setattr(CacheDirectory, "free", lambda _: 0)
+    with pytest.raises(CacheError, match="the disk of the cache is full") as refused:
+        await house.prefetcher.prefetch(file, lambda _: None)
+    assert "free some space on that disk" in refused.value.mend
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(CacheDirectory, "free", lambda _: GIB)
+    other = House(nursery, tmp_path / "other")
+    file = await open_file(other)
+    monkeypatch.setattr(pair_module, "write_direct", full)
+    monkeypatch.setattr(pair_module, "write_at", full)
+    with pytest.raises(CacheError, match="the disk of the cache is full"):
+        await other.prefetcher.prefetch(file, lambda _: None)
+
+
+def test_what_lies_in_something_else_that_is_named_counts_once() -> None:
+    assert outermost(["a/b", "a", "ab", "c/d", "c/d"]) == ["a", "ab", "c/d"]
+    assert outermost(["a", ""]) == [""]
+    assert outermost([]) == []
+
+
 async def test_what_is_done_is_not_evicted_for_what_comes_later(
-    nursery: trio.Nursery, tmp_path: Path
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 4 * STRIPE
     files = {f"file{number:02}": CONTENT[number : number + size] for number in range(24)}
     house = House(nursery, tmp_path, origin=MemoryOrigin(files), cache_size=12 * size)
+
+    async def unknown() -> None:  # another mount fills the cache after it has been asked
+        return
+
+    monkeypatch.setattr(house.files, "capacity", unknown)
     reports = await run(house, nursery)
     done = [report.path for report in reports if report.state == "done"]
     assert len(reports) == len(files) > len(done) >= 1
