@@ -187,7 +187,7 @@ class CacheCatalogue:
 
     def _entry(self, files: FileSet) -> CacheEntry | None:
         try:
-            header, content, _status = read_ledger(self._files, files.name)
+            header, content, *_rest = read_ledger(self._files, files.name)
         except (Damaged, OSError):
             return None  # nothing of it can be used, and eviction takes it in its turn
         table = StripeTable(header.stripes)

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from fusestripe.cache.ledger import FORMAT
+from fusestripe.cache.seal import boot_id
 from fusestripe.cache.transfers import PAGE, write_at, write_direct
 from fusestripe.errors import CacheError
 from fusestripe.units import ObjectVersion
@@ -89,6 +90,7 @@ class CacheDirectory:
     def __init__(self, path: Path, *, create: bool = True) -> None:
         """Open the cache at ``path``; ``create``: begin one where there is none. Raises CacheError."""
         self.path = path
+        self.boot = boot_id()
         if not create and not (path / "objects").is_dir():
             raise CacheError(f"there is no cache in {path}", mend="name its directory with --cache-dir")
         try:

@@ -183,6 +183,20 @@ class StripeTable:
         present = bytes([0, self._PRESENT, 0, self._PRESENT]) + bytes(252)
         self._flags[:] = self._flags.translate(present)
 
+    @property
+    def all_verified(self) -> bool:
+        """Whether every stripe is present and checked. One pass over the flags."""
+        return self._flags.count(self._PRESENT | self._VERIFIED) == len(self._flags)
+
+    def verify_all(self) -> None:
+        """Every present stripe has been checked."""
+        checked = bytes([0, self._PRESENT | self._VERIFIED, 0, self._PRESENT | self._VERIFIED]) + bytes(252)
+        self._flags[:] = self._flags.translate(checked)
+
+    def digest(self) -> int:
+        """The xxh3_64 of all checksums together."""
+        return xxhash.xxh3_64_intdigest(self._checksums.tobytes())
+
     def present_bytes(self, size: int, stripe_size: int) -> int:
         """Bytes of the present stripes, of a file of ``size`` bytes."""
         last = len(self._flags) - 1

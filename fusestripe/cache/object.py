@@ -8,6 +8,7 @@ import logging
 import mmap
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -124,7 +125,7 @@ class CachedObject:
     def all_verified(self) -> bool:
         """Whether every stripe is verified. Memory only, one pass over the stripes."""
         pair = self._pair
-        return (0 if pair is None else len(pair.table.verified_indices())) == self._stripes
+        return not self._stripes if pair is None else pair.table.all_verified
 
     @property
     def present_bytes(self) -> int:
@@ -250,9 +251,11 @@ class CachedObject:
         return None if pair is None else pair.checked()
 
     def close(self) -> None:
-        """Close the descriptors of the object."""
+        """Close the descriptors of the object; that all of it was checked is noted for later processes."""
         pair = self._pair
         if pair is not None:
+            with suppress(Replaced, OSError):  # without the note it is checked once more
+                pair.seal()
             pair.retire()
 
     @property

@@ -23,6 +23,7 @@ from fusestripe.cache.ledger import (
     decode_records,
     encode_record,
 )
+from fusestripe.cache.seal import Seal, is_settled, read_seal, write_seal
 from fusestripe.cache.transfers import PAGE, read_at, read_pages, write_at, write_direct
 
 __all__ = ["Checked", "Damaged", "FilePair", "Replaced", "find_pair", "read_ledger"]
@@ -77,6 +78,7 @@ class FilePair:
         data: os.stat_result,
         ledger: os.stat_result,
         content: bytes,
+        seal: Seal | None,
     ) -> None:
         self.table = StripeTable(header.stripes)
         self._directory = directory
@@ -93,6 +95,9 @@ class FilePair:
         self._changes = 0  # how often others were seen to have written
         self._retired = False
         self._update(content)
+        self._seal = seal
+        if self._boot and self.complete and seal == self._seal_of(data):
+            self.table.verify_all()
 
     def is_current(self, ledger: os.stat_result) -> bool:
         """Whether ``ledger`` is the ledger that was found; what others have changed in it is learnt."""
@@ -103,6 +108,24 @@ class FilePair:
                 self._update(read_ledger(self._directory, self._name)[1])
                 self._ledger_ctime_ns = ledger.st_ctime_ns
         return True
+
+    @property
+    def complete(self) -> bool:
+        """Whether every stripe is present."""
+        return self.table.count == len(self.table)
+
+    def seal(self) -> None:
+        """Note for later processes that every stripe was checked, if so. Raises Replaced, OSError."""
+        if not self._boot or not self.table.all_verified:
+            return
+        with self._borrow(DATA) as fd, self._borrow(LEDGER) as ledger:
+            data = os.fstat(fd)
+            self._compare(DATA, data)
+            with self._lock:
+                seal = self._seal_of(data)
+                if self.table.all_verified and not self._writers and is_settled(data) and seal != self._seal:
+                    write_seal(ledger, seal)
+                    self._seal = seal
 
     def recall(self, checked: Checked) -> None:
         """Take over what an earlier pair has checked, if nobody has written to the data file since."""
@@ -210,6 +233,13 @@ class FilePair:
         """A descriptor of the data file for reading, which the caller owns."""
         return self._open(DATA, os.O_RDONLY)
 
+    @property
+    def _boot(self) -> str:
+        return self._directory.boot
+
+    def _seal_of(self, data: os.stat_result) -> Seal:
+        return Seal.of(self._boot, data, self.table.digest())
+
     def _update(self, content: bytes) -> None:
         found = dict(decode_records(self._header, content))
         for index in self.table.indices():
@@ -286,17 +316,17 @@ def find_pair(
     try:
         if before is not None and before.is_current(directory.stat(name, LEDGER)):
             return before
-        header, content, ledger = read_ledger(directory, name)
+        header, content, ledger, seal = read_ledger(directory, name)
         data = directory.stat(name, DATA)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(data.st_mode) or data.st_size != header.version.size:
         raise Damaged(f"the data file has {data.st_size} bytes, not {header.version.size}")
-    return FilePair(directory, pool, name, header, data, ledger, content)
+    return FilePair(directory, pool, name, header, data, ledger, content, seal)
 
 
-def read_ledger(directory: CacheDirectory, name: str) -> tuple[Header, bytes, os.stat_result]:
-    """The header of an object's ledger, the ledger itself, and its state.
+def read_ledger(directory: CacheDirectory, name: str) -> tuple[Header, bytes, os.stat_result, Seal | None]:
+    """The header of an object's ledger, the ledger itself, its state, and the seal on it.
 
     Raises Damaged where it is not whole or not of that object, and OSError.
     """
@@ -306,7 +336,7 @@ def read_ledger(directory: CacheDirectory, name: str) -> tuple[Header, bytes, os
         header = decode_header(_read(fd, min(status.st_size, LONGEST_HEADER)))
         if header is None or object_name(header.version, header.stripe_size) != name:
             raise Damaged("the ledger is damaged")
-        return header, _read(fd, min(status.st_size, header.length)), status
+        return header, _read(fd, min(status.st_size, header.length)), status, read_seal(fd)
     finally:
         os.close(fd)
 

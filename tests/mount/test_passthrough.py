@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fusestripe import prefetch
+from fusestripe.cache.seal import is_settled
 from fusestripe.kernel.mounting import has_sys_admin
 from tests.mount.test_channel import features
 from tests.support.mounted import Mounted, until
@@ -76,6 +77,22 @@ def test_what_was_prefetched_is_read_by_the_kernel(store: MountedStore) -> None:
         before = reads(mount)
         assert (mount.path / "file").read_bytes() == data
         assert reads(mount) == before
+
+
+def test_after_a_remount_the_kernel_reads_at_once(store: MountedStore) -> None:
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == data
+        wait_whole(mount)
+        (cached,) = (store.directory / "cache").rglob("*.data")
+        until(lambda: is_settled(cached.stat()))
+        assert (mount.path / "file").read_bytes() == data
+    with store.mount() as mount:
+        drop_pages(mount.path / "file")
+        assert (mount.path / "file").read_bytes() == data
+        assert reads(mount) == 0
+        assert store.requests("GET") == []
 
 
 def test_an_open_file_stays_as_it_was_opened(store: MountedStore) -> None:
