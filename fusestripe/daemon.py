@@ -74,7 +74,7 @@ async def _live(order: Order, engine: Engine, services: trio.Nursery) -> None:
         ownership=Ownership(uid=os.getuid(), gid=os.getgid()),
         started_ns=time.time_ns(),
     )
-    service = ControlService(order.mountpoint, order.settings.cache.dir, engine, operations.count_inodes)
+    service = ControlService(order.mountpoint, engine, operations.count_inodes)
     # Until the mount is gone: a second signal must not kill what the first has told to unmount.
     with (
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,

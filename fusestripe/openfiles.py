@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class FileStatistics(msgspec.Struct, frozen=True):
     """An open file: bytes it has, bytes of it in the cache, and what its reads brought from where."""
 
-    name: str
+    path: str
     size: int
     present: int
     from_cache: int
@@ -61,7 +61,7 @@ class OpenFile:
     def statistics(self) -> FileStatistics:
         """What is there and what was brought."""
         return FileStatistics(
-            name=str(self.version),
+            path=str(self.version),
             size=self.version.size,
             present=0 if self.cached is None else self.cached.present_bytes,
             from_cache=self.from_cache,

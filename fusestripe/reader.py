@@ -44,10 +44,9 @@ ACTIVE = 5.0
 class ReadStatistics(msgspec.Struct, frozen=True):
     """Reads answered since the start, their bytes, and how many failed."""
 
-    reads: int
+    count: int
     bytes: int
     errors: int
-    open_files: int
 
 
 class Handle:
@@ -372,9 +371,7 @@ class Reader:
 
     def statistics(self) -> ReadStatistics:
         """What was read so far."""
-        return ReadStatistics(
-            reads=self._reads, bytes=self._bytes, errors=self._errors, open_files=len(self._files)
-        )
+        return ReadStatistics(count=self._reads, bytes=self._bytes, errors=self._errors)
 
 
 def _read_verified(file: OpenFile, index: int, offset: int, length: int) -> bytearray | None:

@@ -22,6 +22,7 @@ class CacheStatistics(msgspec.Struct, frozen=True):
     "normal" or "down" (the disk failed and is left alone for a while, or does not answer).
     """
 
+    directory: str
     used: int
     limit: int
     objects: int

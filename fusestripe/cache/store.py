@@ -155,6 +155,7 @@ class CacheStore:
         """The counts and sizes now. Memory only."""
         count = self._counters.get
         return CacheStatistics(
+            directory=str(self.directory),
             used=self._space.used,
             limit=self._space.limit,
             objects=self._space.objects,

@@ -56,7 +56,13 @@ def fetch(mountpoint: str) -> Status:
         path = os.path.abspath(mountpoint)
         raise MountError(f"{path} is not mounted", mend="fusestripe status shows what is")
     for answer in request(socket_of(found[0]), "status"):
-        return msgspec.convert(answer, Status)
+        try:
+            return msgspec.convert(answer, Status)
+        except msgspec.ValidationError:  # after an upgrade, or before one
+            raise MountError(
+                f"the daemon of {found[0].mountpoint} is of another version of fusestripe",
+                mend="unmount and mount again to see its status",
+            ) from None
     raise MountError("the daemon gave no status", mend="see its log")
 
 
@@ -126,11 +132,11 @@ def _facts(status: Status) -> Table:
     )
     row(
         "cache",
-        f"{cache.dir}: {format_size(cache.used)} of {format_size(cache.limit)}, "
+        f"{cache.directory}: {format_size(cache.used)} of {format_size(cache.limit)}, "
         f"{_count(cache.objects, 'object')}, {cache.health}",
     )
-    row("", f"{cache.evictions} evicted, {_count(cache.corrupt, 'corrupt stripe')}")
-    used, peak, budget = (format_size(size) for size in (memory.used, memory.peak, memory.budget))
+    row("", f"{cache.evictions} evicted, {_count(cache.corrupt_stripes, 'corrupt stripe')}")
+    used, peak, budget = (format_size(size) for size in (memory.used, memory.peak, memory.limit))
     row("memory", f"{used} in use, {peak} at most, of {budget}")
     row("kernel", f"{_count(status.open_files, 'open file')}, {_count(status.inodes, 'inode')}")
     for feature in status.features:

@@ -13,17 +13,7 @@ from fusestripe.engine import Engine
 from fusestripe.errors import CacheError
 from fusestripe.prefetcher import prefetch
 from fusestripe.telemetry.control import Handler, Send
-from fusestripe.telemetry.status import (
-    CacheStatus,
-    Feature,
-    FileStatus,
-    MemoryStatus,
-    OriginStatus,
-    ReadStatus,
-    RouteStatus,
-    ServedStatus,
-    Status,
-)
+from fusestripe.telemetry.status import Feature, RouteStatus, ServedStatus, Status
 
 __all__ = ["ControlService"]
 
@@ -34,9 +24,8 @@ FILES_SHOWN = 50
 class ControlService:
     """Handlers for the control socket. ``features`` is what depends on the kernel, known once mounted."""
 
-    def __init__(self, mountpoint: str, cache_dir: str, engine: Engine, inodes: Callable[[], int]) -> None:
+    def __init__(self, mountpoint: str, engine: Engine, inodes: Callable[[], int]) -> None:
         self._mountpoint = mountpoint
-        self._cache_dir = cache_dir
         self._engine = engine
         self._inodes = inodes
         self._started = time.monotonic()
@@ -59,42 +48,21 @@ class ControlService:
 
     def status(self) -> Status:
         """The state of all parts at this moment."""
-        cache = self._engine.cache.statistics()
-        memory = self._engine.pool.statistics()
-        fetched = self._engine.fetcher.statistics()
-        reads = self._engine.reader.statistics()
+        engine = self._engine
+        cache, fetched = engine.cache.statistics(), engine.fetcher.statistics()
         return Status(
             pid=os.getpid(),
             version=fusestripe.__version__,
             mountpoint=self._mountpoint,
             uptime=time.monotonic() - self._started,
-            routes=tuple(
-                RouteStatus(f"/{path}", origin.url) for path, origin in self._engine.origins.items()
-            ),
-            cache=CacheStatus(
-                dir=self._cache_dir,
-                used=cache.used,
-                limit=cache.limit,
-                objects=cache.objects,
-                health=cache.health,
-                evictions=cache.evictions,
-                corrupt=cache.corrupt_stripes,
-            ),
-            memory=MemoryStatus(budget=memory.limit, used=memory.used, peak=memory.peak),
-            reads=ReadStatus(count=reads.reads, bytes=reads.bytes, errors=reads.errors),
-            origin=OriginStatus(
-                requests=fetched.requests,
-                bytes=fetched.bytes,
-                retries=fetched.retries,
-                errors=fetched.errors,
-                in_flight=fetched.in_flight,
-            ),
+            routes=tuple(RouteStatus(f"/{path}", origin.url) for path, origin in engine.origins.items()),
+            cache=cache,
+            memory=engine.pool.statistics(),
+            reads=engine.reader.statistics(),
+            origin=fetched,
             served=ServedStatus(cache=cache.loaded_bytes + cache.direct_read_bytes, origin=fetched.bytes),
-            open_files=reads.open_files,
+            open_files=len(engine.files),
             inodes=self._inodes(),
             features=self.features,
-            files=tuple(
-                FileStatus(file.name, file.size, file.present, file.from_cache, file.from_origin)
-                for file in self._engine.files.statistics()[-FILES_SHOWN:]
-            ),
+            files=tuple(engine.files.statistics()[-FILES_SHOWN:]),
         )

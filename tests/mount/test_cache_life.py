@@ -92,7 +92,7 @@ def test_killed_in_the_middle_of_a_read(store: MountedStore) -> None:
         after = ranges_of(store.requests("GET"))
         assert len(after) == STRIPES - wanted
         assert len(set(before) - set(after)) == wanted
-        assert mount.status()["cache"]["corrupt"] == 0
+        assert mount.status()["cache"]["corrupt_stripes"] == 0
 
 
 def test_killed_and_left_stale(store: MountedStore) -> None:
@@ -120,7 +120,7 @@ def test_two_mounts_share_one_cache_directory(store: MountedStore) -> None:
         with ThreadPoolExecutor(2) as pool:
             paths = [mount.path / "both" for mount in (one, two)]
             assert list(pool.map(Path.read_bytes, paths)) == [DATA[::-1]] * 2
-        assert one.status()["cache"]["corrupt"] == two.status()["cache"]["corrupt"] == 0
+        assert one.status()["cache"]["corrupt_stripes"] == two.status()["cache"]["corrupt_stripes"] == 0
 
 
 def test_eviction_keeps_the_limit_and_the_open_file(store: MountedStore) -> None:
@@ -203,7 +203,7 @@ def test_a_damaged_stripe_is_fetched_again(store: MountedStore) -> None:
     with store.mount(complaints=True) as mount:
         assert (mount.path / "file").read_bytes() == DATA
         assert ranges_of(store.requests("GET")) == [(damaged * STRIPE, (damaged + 1) * STRIPE - 1)]
-        assert mount.status()["cache"]["corrupt"] == 1
+        assert mount.status()["cache"]["corrupt_stripes"] == 1
         wait_saved(mount, mount.path / "file")
         assert all(re.search(r"stripe 5\b", line) for line in mount.complaints())
     with store.mount() as mount:

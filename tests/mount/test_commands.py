@@ -13,11 +13,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fusestripe.kernel import mounting
 from fusestripe.launch import stop
 from fusestripe.telemetry.control import socket_path
+from fusestripe.telemetry.status import Status
 from fusestripe.units import MIB
 from tests.support.mounted import until
 
@@ -54,6 +56,8 @@ def test_a_life(source: str, mountpoint: Path, tmp_path: Path) -> None:
     assert (mountpoint / "model.bin").read_bytes() == CONTENT
     status = json.loads(fusestripe("status", str(mountpoint), "--json").stdout)
     assert status["mountpoint"] == str(mountpoint)
+    assert json.loads(msgspec.json.encode(msgspec.convert(status, Status))) == status  # and no more
+    assert status["cache"]["directory"] == str(tmp_path / "cache")
     assert status["routes"] == [{"path": "/", "url": source}]
     assert status["reads"]["bytes"] >= len(CONTENT)  # the kernel may ask for a page twice
     assert str(mountpoint) in [one["mountpoint"] for one in json.loads(fusestripe("status", "--json").stdout)]
@@ -195,7 +199,7 @@ def test_unmounting_from_inside(source: str, mountpoint: Path, tmp_path: Path) -
     )
     assert shell.returncode == 1
     assert re.fullmatch(
-        rf"fusestripe: {mountpoint} is in use by sh \(\d+\): your shell is in it: cd out first\n",
+        rf"fusestripe: {mountpoint} is in use by .+: your shell is in it: cd out first\n",
         shell.stderr,
     )
     # The command itself is not in its own way.

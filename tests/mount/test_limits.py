@@ -111,7 +111,7 @@ def test_memory_stays_within_the_budget(store: MountedStore) -> None:
                 pass
         assert memory_of(mount, "VmHWM") <= most
         memory = mount.status()["memory"]
-        assert memory["peak"] <= memory["budget"] == budget
+        assert memory["peak"] <= memory["limit"] == budget
         print(f"at rest {at_rest >> 20} MiB, at most {memory_of(mount, 'VmHWM') >> 20} MiB")
 
 

@@ -127,7 +127,7 @@ def test_a_cache_file_that_others_changed_is_not_handed_to_the_kernel(store: Mou
             file.write(b"\0\0\0\0")
         drop_pages(path)
         assert path.read_bytes() == data
-        assert mount.status()["cache"]["corrupt"] == 1
+        assert mount.status()["cache"]["corrupt_stripes"] == 1
 
 
 def _reader(arguments: tuple[str, int]) -> str:

@@ -30,6 +30,7 @@ class Mounted:
     def __init__(self, path: Path, pid: int) -> None:
         self.path = path
         self.pid = pid
+        self._log = os.open(log_path(str(path)), os.O_RDONLY)  # a daemon that ends takes the name along
 
     def status(self) -> dict[str, Any]:
         """What the daemon says of itself."""
@@ -39,7 +40,11 @@ class Mounted:
 
     def log(self) -> str:
         """The daemon's log so far."""
-        return Path(log_path(str(self.path))).read_text()
+        return os.pread(self._log, os.fstat(self._log).st_size, 0).decode()
+
+    def close(self) -> None:
+        """Close the log."""
+        os.close(self._log)
 
     def complaints(self) -> list[str]:
         """Lines of the log above INFO."""
@@ -86,6 +91,7 @@ def mounted(
         if not complaints:
             assert mount.complaints() == []
     finally:
+        mount.close()
         if find_mount(str(mount.path)) is not None:
             _unmount(mount)
 

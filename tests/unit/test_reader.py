@@ -314,7 +314,7 @@ async def test_memory_stays_within_its_budget_for_many_files(nursery: trio.Nurse
     assert statistics.peak <= 16 * STRIPE
     cache = house.cache
     assert cache is not None
-    await until(lambda: house.reader.statistics().open_files == 0 and cache.statistics().held == 0)
+    await until(lambda: len(house.files) == 0 and cache.statistics().held == 0)
 
 
 async def test_read_ahead_uses_the_given_number_of_requests(nursery: trio.Nursery, tmp_path: Path) -> None:
