@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 import trio
 
@@ -68,26 +69,27 @@ async def _run(order: Order) -> FusestripeError | None:
 
 async def _live(order: Order, engine: Engine, services: trio.Nursery) -> None:
     """Mount, say so, serve, unmount. Raises MountError where it cannot be mounted."""
-    operations = Operations(
+    build = partial(
+        Operations,
         engine.tree,
         engine.reader,
         ownership=Ownership(uid=os.getuid(), gid=os.getgid()),
         started_ns=time.time_ns(),
     )
-    service = ControlService(order.mountpoint, engine, operations.count_inodes)
     # Until the mount is gone: a second signal must not kill what the first has told to unmount.
     with (
         trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals,
         mount_session(
             order.mountpoint,
             MountOptions(_source_of(order), order.settings.mount.allow_other),
-            operations,
+            lambda offer: build(offer=offer),
             engine.reader,
             services,
             channel=order.settings.mount.channel,
             passthrough=order.settings.mount.passthrough,
         ) as session,
     ):
+        service = ControlService(order.mountpoint, engine, session.operations.count_inodes)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_at, signals, nursery.cancel_scope)
             await nursery.start(serve, socket_path(order.mountpoint), service.handlers())
@@ -106,12 +108,16 @@ async def _announce(order: Order, service: ControlService, session: Session) -> 
     """Say that the tree answers, once it does."""
     await trio.to_thread.run_sync(os.stat, order.mountpoint)
     no_read_ahead = await trio.to_thread.run_sync(mounting.raise_read_ahead, order.mountpoint)
-    reasons = {
-        "read-ahead": no_read_ahead,
-        "channel": session.channel,
-        "passthrough": session.passthrough,
-    }
-    service.features = tuple(Feature(name, not why_not, why_not) for name, why_not in reasons.items())
+
+    def features() -> tuple[Feature, ...]:
+        reasons = {
+            "read-ahead": no_read_ahead,
+            "channel": session.channel(),
+            "passthrough": session.passthrough(),
+        }
+        return tuple(Feature(name, not why_not, why_not) for name, why_not in reasons.items())
+
+    service.features = features
     log.info("%s is mounted", order.mountpoint)
     report(order.ready_fd)
 

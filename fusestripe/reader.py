@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -105,6 +106,22 @@ class Reader:
         file.patterns.add(pattern)
         return Handle(file, pattern)
 
+    async def show_whole(self, handle: Handle, look: Callable[[int], None]) -> None:
+        """Where every stripe is in the cache and checked, have ``look`` see a descriptor of the data."""
+        cached = handle.file.cached
+        if cached is None or not cached.all_verified:
+            return
+
+        def show() -> None:
+            data = cached.open_data()
+            try:
+                look(data)
+            finally:
+                os.close(data)
+
+        with suppress(CacheError):  # whoever reads it will find out, and say so
+            await self._disk.run(show)
+
     async def close(self, handle: Handle) -> None:
         """Let go of the handle; stripes on their way still arrive in the cache."""
         handle.file.patterns.discard(handle.pattern)
@@ -152,6 +169,8 @@ class Reader:
 
     def looked(self, handle: Handle, offset: int, length: int) -> None:
         """From any thread: ``look`` had these bytes and the reader has them now; read-ahead follows."""
+        if not length:
+            return
         file = handle.file
         with self._lock:
             handle.pattern.observe(offset, length)
@@ -188,6 +207,7 @@ class Reader:
         file = handle.file
         with self._lock:
             goes_on = handle.pattern.observe(offset, length)
+            position = self._position(handle.pattern)
         plan = list(pieces(offset, length, self._stripe_size))
         if len(plan) == 1 and length <= SMALL_READ and not goes_on:
             direct = await self._read_cache_file(file, plan[0], offset, length)
@@ -195,20 +215,19 @@ class Reader:
                 return direct
         self._begin_ahead(file, (piece.index for piece in plan[1:]))
         if len(plan) == 1:
-            return await self._slice(handle, plan[0])
+            return await self._slice(file, plan[0], position)
         data = bytearray()
         for piece in plan:
-            data += await self._slice(handle, piece)
+            data += await self._slice(file, piece, position)
         return data
 
-    async def _slice(self, handle: Handle, piece: Piece) -> memoryview:
-        file = handle.file
+    async def _slice(self, file: OpenFile, piece: Piece, position: tuple[int, int]) -> memoryview:
         stripe = self._stripe(file, piece.index)
         view = None
         if stripe.filled >= piece.stop:
             # Before read-ahead, which may take the memory of a stripe that nobody looks at.
             view = stripe.view[piece.start : piece.stop]
-        self._fetch_ahead(file, self._position(handle.pattern))
+        self._fetch_ahead(file, position)
         if view is None:
             await self._stripes.wait(stripe, piece.stop)
             view = stripe.view[piece.start : piece.stop]

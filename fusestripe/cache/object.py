@@ -6,6 +6,7 @@ import enum
 import errno
 import logging
 import mmap
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -198,15 +199,19 @@ class CachedObject:
     def open_data(self) -> int:
         """A descriptor of the data file for reading, which the caller owns: the kernel reads the file by it.
 
-        Raises CacheError where there is no data file, or another one than was found.
+        Raises CacheError unless the file is whole and checked, and nobody has written to it since.
         """
         pair = self._pair
         if pair is None:
             raise CacheError(f"nothing of {self._who} is in the cache")
         try:
-            return pair.open_data()
+            data = pair.open_data()
         except (Replaced, OSError) as error:
             raise CacheError(f"the cache file of {self._who} cannot be opened: {error}") from error
+        if not pair.table.all_verified:  # as far as was known before it was opened, and looked at
+            os.close(data)
+            raise CacheError(f"the cache file of {self._who} is not checked")
+        return data
 
     def save(self, index: int, data: memoryview) -> Saved:
         """Write the whole stripe and make it present, or say why not.

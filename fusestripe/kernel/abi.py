@@ -20,6 +20,7 @@ __all__ = [
     "error_reply",
     "header_of_reply",
     "interrupted_by",
+    "limit_listing",
     "parse_read",
     "requested_flags",
 ]
@@ -32,10 +33,11 @@ class Opcode:
     READ = 15
     RELEASE = 18
     INIT = 26
+    READDIR = 28
     INTERRUPT = 36
+    READDIRPLUS = 44
 
 
-FUSE_ASYNC_READ = 1 << 0
 FUSE_INIT_EXT = 1 << 30
 FUSE_PASSTHROUGH = 1 << 37
 """Bit 5 of flags2: with FUSE_INIT_EXT, flags2 holds bits 32 to 63."""
@@ -51,7 +53,6 @@ READ_IN = struct.Struct("=QQI")
 """The beginning of struct fuse_read_in: fh, offset, size."""
 
 _INTERRUPT_IN = struct.Struct("=Q")
-_RELEASE_IN = struct.Struct("=Q")
 _OPEN_OUT = struct.Struct("=QIi")
 _INIT_OUT = struct.Struct("=IIIIHHIIHHII")
 _INIT_IN = struct.Struct("=IIIII")
@@ -81,10 +82,13 @@ def interrupted_by(message: bytearray | bytes) -> int:
     return int(unique)
 
 
-def released_by(message: bytearray | bytes) -> int:
-    """The handle that a RELEASE closes."""
-    (fh,) = _RELEASE_IN.unpack_from(message, _HEADER)
-    return int(fh)
+def limit_listing(message: bytearray, size: int) -> None:
+    """Have a READDIR or READDIRPLUS in ``message`` ask for no more than ``size`` bytes.
+
+    Its body begins like that of a READ. A listing may always be shorter than what was asked for.
+    """
+    fh, offset, asked = READ_IN.unpack_from(message, _HEADER)
+    READ_IN.pack_into(message, _HEADER, fh, offset, min(asked, size))
 
 
 def requested_flags(message: bytearray | bytes) -> int:
@@ -148,6 +152,10 @@ class InitOut(NamedTuple):
     def with_background(self, requests: int) -> InitOut:
         """Allows the kernel ``requests`` of its own (read-ahead) under way at once; 12 is its default."""
         return self._replace(max_background=requests, congestion_threshold=requests * 3 // 4)
+
+    def with_longest_write(self, size: int) -> InitOut:
+        """The kernel then takes buffers of ``size`` bytes and a header for its requests (fs/fuse/dev.c)."""
+        return self._replace(max_write=min(self.max_write, size))
 
     def with_passthrough(self) -> InitOut:
         """Asks for passthrough to files on filesystems that are no stack themselves (kernel 6.9)."""

@@ -47,8 +47,12 @@ def attach(mountpoint: str, options: MountOptions) -> int:
 
 
 def _mount(mountpoint: str, options: MountOptions) -> int:
-    root_mode = stat.S_IFMT(os.stat(mountpoint).st_mode)
-    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        root_mode = stat.S_IFMT(os.stat(mountpoint).st_mode)
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        what = (error.strerror or str(error)).lower()
+        raise MountError(f"{mountpoint} cannot be mounted: {what}", mend="fusestripe doctor") from None
     data = f"fd={device},rootmode={root_mode:o},user_id={os.getuid()},group_id={os.getgid()}"
     data += ",default_permissions" + ",allow_other" * options.allow_other
     libc = ctypes.CDLL(None, use_errno=True)

@@ -13,6 +13,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -35,6 +36,7 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # include/uapi/asm-generic/socket.h
 _AGAIN = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 # What writing a reply says when nobody waits for it any more.
 _UNWANTED = (errno.ENOENT, errno.ENODEV, errno.ENOTCONN, errno.EPERM)
+_CLOSED = -1
 
 
 class Replies(Protocol):
@@ -62,19 +64,18 @@ class Requests(Protocol):
 
 
 class Opens(Protocol):
-    """Who decides how the kernel reads an open file. ``opened`` and ``released`` come in their order."""
+    """Who decides how the kernel reads an open file. From any thread; each release after its open."""
 
-    @property
-    def enabled(self) -> bool:
-        """Whether passthrough is to be asked for."""
+    def negotiated(self, offered: bool) -> bool:
+        """Whether passthrough is to be asked for; ``offered``: whether the kernel has it."""
         ...
 
     def opened(self, node: int, reply: abi.OpenOut) -> abi.OpenOut:
         """The answer to an OPEN of inode ``node`` as the kernel shall have it."""
         ...
 
-    def released(self, node: int, fh: int) -> None:
-        """The kernel has closed ``fh``."""
+    def released(self, node: int) -> None:
+        """The kernel has closed a handle of inode ``node``."""
         ...
 
 
@@ -91,10 +92,12 @@ class Channel:
         self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for side in (self._near, self._far):
             _enlarge(side)
+        self._longest_listing = self._far.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - 4096
         self._notices: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._init: int | None = None
         self._offered = 0
         self._opens_under_way: dict[int, int] = {}
+        self._is_closed = False
         self._threads: list[threading.Thread] = []
 
     def give_far_end(self) -> str:
@@ -116,12 +119,16 @@ class Channel:
 
         Not before pyfuse3 has ended: it takes the end of its session for a broken device.
         """
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._near.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + patience
         for thread in self._threads:
-            thread.join(patience)
+            thread.join(max(0.0, deadline - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
-            os.close(self._device)
+            # A reply that comes now must not go to whatever gets this number next.
+            device, self._device = self._device, _CLOSED
+            os.close(device)
         self._near.close()
         self._far.close()  # if nobody was given it
 
@@ -140,23 +147,32 @@ class Channel:
     def _serve(self, requests: Requests, opens: Opens) -> None:
         buffer = bytearray(MESSAGE)
         message = memoryview(buffer)
-        while length := self._receive(buffer):
+        while (length := self._receive(buffer)) and not self._is_closed:
             _length, opcode, unique, node, *_rest = abi.IN_HEADER.unpack_from(buffer)
             if opcode == Opcode.READ:
                 self._read(requests, abi.parse_read(buffer))
                 continue
             if opcode == Opcode.INTERRUPT and requests.interrupt(abi.interrupted_by(buffer)):
                 continue
-            if opcode == Opcode.OPEN:
-                self._opens_under_way[unique] = node
-            elif opcode == Opcode.RELEASE:
-                opens.released(node, abi.released_by(buffer))
-            elif opcode == Opcode.INIT:
-                self._init = unique
-                self._offered = abi.requested_flags(buffer)
+            self._take_note(buffer, opcode, unique, node, opens)
             with contextlib.suppress(OSError):  # pyfuse3 has ended, and so will this
                 self._near.send(message[:length])
         self._end()
+
+    def _take_note(self, message: bytearray, opcode: int, unique: int, node: int, opens: Opens) -> None:
+        """What the channel has to know of a request that pyfuse3 answers."""
+        if opcode == Opcode.OPEN:
+            self._opens_under_way[unique] = node
+        elif opcode == Opcode.RELEASE:
+            try:
+                opens.released(node)
+            except Exception:
+                log.exception("release failed")
+        elif opcode in (Opcode.READDIR, Opcode.READDIRPLUS):
+            abi.limit_listing(message, self._longest_listing)
+        elif opcode == Opcode.INIT:
+            self._init = unique
+            self._offered = abi.requested_flags(message)
 
     def _read(self, requests: Requests, request: abi.ReadRequest) -> None:
         try:
@@ -196,13 +212,13 @@ class Channel:
             if unique == self._init and error == 0:
                 self._answer_init(buffer, opens)
             elif node is not None and error == 0:
-                opens.opened(node, abi.OpenOut.read(buffer)).write(buffer)
+                _decide(opens, node, buffer)
             self._write((message[:length],))
 
     def _answer_init(self, reply: bytearray, opens: Opens) -> None:
         self._init = None
-        out = abi.InitOut.read(reply).with_background(BACKGROUND)
-        if opens.enabled and self._offered & abi.FUSE_PASSTHROUGH:
+        out = abi.InitOut.read(reply).with_background(BACKGROUND).with_longest_write(MESSAGE - 4096)
+        if opens.negotiated(bool(self._offered & abi.FUSE_PASSTHROUGH)):
             out = out.with_passthrough()
         out.write(reply)
 
@@ -211,15 +227,25 @@ class Channel:
             self._write((notice,))
 
     def _write(self, parts: tuple[bytes | bytearray | memoryview, ...]) -> None:
+        device = self._device
+        if device == _CLOSED:
+            return
         try:
-            os.writev(self._device, parts)
+            os.writev(device, parts)
         except OSError as error:
             if error.errno not in _UNWANTED:
                 log.error("a reply to the kernel failed: %s", error.strerror)  # noqa: TRY400
 
 
+def _decide(opens: Opens, node: int, reply: bytearray) -> None:
+    try:
+        opens.opened(node, abi.OpenOut.read(reply)).write(reply)
+    except Exception:  # the file is read through the daemon then
+        log.exception("open failed")
+
+
 def _enlarge(side: socket.socket) -> None:
-    """Room for the longest message; a plain user gets what net.core.wmem_max allows, enough for listings."""
+    """Room for the longest message; a plain user gets what net.core.wmem_max allows, for shorter listings."""
     for force, plain in ((_SO_SNDBUFFORCE, socket.SO_SNDBUF), (_SO_RCVBUFFORCE, socket.SO_RCVBUF)):
         try:
             side.setsockopt(socket.SOL_SOCKET, force, 2 * MESSAGE)

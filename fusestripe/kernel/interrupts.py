@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import signal
 
 __all__ = ["ends_reader", "is_fatal"]
@@ -22,24 +24,56 @@ HARMLESS = frozenset(
         signal.SIGWINCH,
     }
 )
+# read, pread64, readv, preadv, preadv2 (asm/unistd_64.h, asm-generic/unistd.h).
+_READS = {
+    "x86_64": frozenset({"0", "17", "19", "295", "327"}),
+    "aarch64": frozenset({"63", "67", "65", "69", "286"}),
+}
 
 
 def ends_reader(thread: int) -> bool:
     """Whether a signal that ends it waits for ``thread``, or it is gone.
 
-    A thread of another pid namespace has number 0 here: nothing can be known of it, and it is not ended.
+    A thread of another pid namespace has number 0 here: nothing can be known of it, and it is not ended. The
+    same holds for another user's where /proc is mounted with hidepid.
     """
     if thread == 0:
         return False
     try:
         with open(f"/proc/{thread}/status", encoding="ascii", errors="replace") as file:
-            return is_fatal(file.read())
+            status = file.read()
+            return is_fatal(status, may_return=_is_reading(thread))
     except OSError:
-        return True
+        return not _exists(thread)
 
 
-def is_fatal(status: str) -> bool:
+def _exists(thread: int) -> bool:
+    try:
+        os.kill(thread, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _is_reading(thread: int) -> bool:
+    """Whether it is in a system call that may return EINTR (proc_pid_syscall(5)), so far as we may know.
+
+    A page fault may not: it would be SIGBUS.
+    """
+    try:
+        with open(f"/proc/{thread}/syscall", encoding="ascii") as file:
+            number = file.read().split()[0]
+    except (OSError, IndexError):
+        return False
+    return number in _READS.get(platform.machine(), ())
+
+
+def is_fatal(status: str, *, may_return: bool = True) -> bool:
     """The same from the text of /proc/pid/status (proc_pid_status(5)).
+
+    ``may_return``: a signal that is handled may end the call that the thread is in.
 
     SIGKILL is pending in every thread as soon as a signal without a handler ends their process.
     """
@@ -52,6 +86,7 @@ def is_fatal(status: str) -> bool:
     caught = mask("SigCgt")
     for number in range(1, 65):
         bit = 1 << (number - 1)
-        if waiting & bit and (number in ENDING or not (caught & bit or number in HARMLESS)):
+        handled = bool(caught & bit)
+        if waiting & bit and (may_return and number in ENDING if handled else number not in HARMLESS):
             return True
     return False

@@ -68,14 +68,27 @@ def answered(
 
 
 class Operations(pyfuse3.Operations):
-    """One mounted, read-only tree."""
+    """One mounted, read-only tree.
+
+    ``offer`` is told the inode of a file that is whole and checked, and a descriptor of its data, when the
+    file is about to be opened.
+    """
 
     supports_dot_lookup = False
     enable_writeback_cache = False
     enable_acl = False
 
-    def __init__(self, tree: Tree, reader: Reader, *, ownership: Ownership, started_ns: int) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        reader: Reader,
+        *,
+        ownership: Ownership,
+        started_ns: int,
+        offer: Callable[[int, int], None] | None = None,
+    ) -> None:
         super().__init__()
+        self._offer = offer
         self._tree = tree
         self._reader = reader
         self._ownership = ownership
@@ -167,6 +180,8 @@ class Operations(pyfuse3.Operations):
         if place is None:
             raise FUSEError(errno.ENOENT)
         handle = await self._reader.open(place.origin, self._tree.version(node.path, node.entry))
+        if self._offer is not None:
+            await self._reader.show_whole(handle, functools.partial(self._offer, node.inode))
         return FileInfo(fh=self._new_handle(self._files, (node, handle)), keep_cache=True)
 
     @answered

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 import struct
 import threading
-from collections.abc import Callable
 
-from fusestripe.errors import CacheError
 from fusestripe.kernel.abi import FOPEN_KEEP_CACHE, FOPEN_PASSTHROUGH, OpenOut
-from fusestripe.reader import Handle
 
 __all__ = ["Passthrough"]
 
@@ -30,34 +26,57 @@ class Passthrough:
     Invariants, which the kernel sets (fs/fuse/iomode.c): all open handles of an inode are read in one way,
     so the first of them decides; those in passthrough share one backing id, which is registered once and
     given back after the last of them. A handle counts as open until its RELEASE is here, when the kernel has
-    already let go of it.
+    already let go of it. For any thread; nothing here waits for a disk.
     """
 
-    def __init__(self, device: int, handle_of: Callable[[int], Handle | None], *, enabled: bool) -> None:
+    def __init__(self, device: int, why_not: str) -> None:
         self._device = device
-        self._handle_of = handle_of
-        self._enabled = enabled
+        self._why_not = why_not
         self._lock = threading.Lock()
         self._inodes: dict[int, _OpenInode] = {}
+        # Ids of files that are about to be opened.
+        self._offered: dict[int, int] = {}
 
     @property
-    def enabled(self) -> bool:
+    def why_not(self) -> str:
+        """ "" while it is on, else why it is off."""
+        return self._why_not
+
+    def negotiated(self, offered: bool) -> bool:
         """See channel.Opens."""
-        return self._enabled
+        if not offered and not self._why_not:
+            self._why_not = "this kernel is built without it (CONFIG_FUSE_PASSTHROUGH)"
+        return not self._why_not
+
+    def offer(self, node: int, data: int) -> None:
+        """Inode ``node``, if nobody has it open, may be opened as the file with the descriptor ``data``."""
+        with self._lock:
+            if self._why_not or node in self._inodes or node in self._offered:
+                return
+            try:
+                # With memory that it may change, ioctl returns what the call does: here the id.
+                backing_map = bytearray(_BACKING_MAP.pack(data, 0, 0))
+                backing_id: int = fcntl.ioctl(self._device, _BACKING_OPEN, backing_map)
+            except OSError as error:
+                # ELOOP: the cache is on a stacked filesystem; EPERM: not root; EOPNOTSUPP: not negotiated.
+                self._why_not = f"the kernel does not take the cache's files: {error.strerror}"
+                log.info("passthrough is off: %s", self._why_not)
+                return
+            self._offered[node] = backing_id
 
     def opened(self, node: int, reply: OpenOut) -> OpenOut:
         """See channel.Opens."""
         with self._lock:
             inode = self._inodes.get(node)
             if inode is None:
-                inode = self._inodes[node] = _OpenInode(self._register(reply.fh))
+                inode = self._inodes[node] = _OpenInode(self._offered.pop(node, 0))
             inode.handles += 1
         if not inode.backing_id:
             return reply
         flags = reply.open_flags & ~FOPEN_KEEP_CACHE | FOPEN_PASSTHROUGH
         return OpenOut(reply.fh, flags, inode.backing_id)
 
-    def released(self, node: int, fh: int) -> None:
+    def released(self, node: int) -> None:
         """See channel.Opens."""
         with self._lock:
             inode = self._inodes[node]
@@ -65,38 +84,9 @@ class Passthrough:
             if inode.handles:
                 return
             del self._inodes[node]
-            if inode.backing_id:
-                fcntl.ioctl(self._device, _BACKING_CLOSE, struct.pack("=I", inode.backing_id))
-
-    def count(self) -> int:
-        """How many inodes the kernel reads itself now."""
-        with self._lock:
-            return sum(inode.backing_id != 0 for inode in self._inodes.values())
-
-    def _register(self, fh: int) -> int:
-        """The backing id of the file behind ``fh``; 0 where it is not whole, not checked or not usable."""
-        handle = self._handle_of(fh) if self._enabled else None
-        cached = handle.file.cached if handle is not None else None
-        if cached is None or not cached.all_verified:
-            return 0
-        try:
-            data = cached.open_data()
-        except CacheError:
-            return 0  # whoever reads it will find out, and say so
-        try:
-            # With memory that it may change, ioctl returns what the call does: here the id.
-            backing_id: int = fcntl.ioctl(
-                self._device, _BACKING_OPEN, bytearray(_BACKING_MAP.pack(data, 0, 0))
-            )
-        except OSError as error:
-            # ELOOP: the cache is on a stacked filesystem; EPERM: not root; EOPNOTSUPP: never negotiated.
-            log.warning("passthrough is off: %s", error.strerror)
-            self._enabled = False
-            return 0
-        else:
-            return backing_id
-        finally:
-            os.close(data)
+            for backing_id in (inode.backing_id, self._offered.pop(node, 0)):
+                if backing_id:
+                    fcntl.ioctl(self._device, _BACKING_CLOSE, struct.pack("=I", backing_id))
 
 
 class _OpenInode:

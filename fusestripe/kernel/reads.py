@@ -59,6 +59,8 @@ class Reads:
 
     def read(self, request: ReadRequest) -> None:
         """See channel.Requests."""
+        if self._closed:
+            return
         handle = self._handle_of(request.fh)
         if handle is None:
             self._replies.error(request.unique, EBADF)

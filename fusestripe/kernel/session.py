@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 import pyfuse3
@@ -34,19 +34,25 @@ MIN_TASKS = 64
 class Session(msgspec.Struct, frozen=True):
     """A mount that stands. ``serve`` answers requests until it is taken away.
 
-    ``channel`` and ``passthrough``: "" where that is on, else why not.
+    ``channel`` and ``passthrough`` say "" where that is on, else why it is off by now.
     """
 
+    operations: Operations
     serve: Callable[[], Awaitable[None]]
-    channel: str
-    passthrough: str
+    channel: Callable[[], str]
+    passthrough: Callable[[], str]
+
+
+Offer = Callable[[int, int], None]
+Build = Callable[["Offer | None"], Operations]
+"""Makes the operations; they are told of nothing where there is no passthrough (see Operations)."""
 
 
 @contextmanager
 def mount_session(
     mountpoint: str,
     options: MountOptions,
-    operations: Operations,
+    build: Build,
     reader: Reader,
     nursery: trio.Nursery,
     *,
@@ -60,12 +66,13 @@ def mount_session(
     release = platform.release()
     no_channel = channel_refusal(release, wanted=channel)
     if no_channel:
+        operations = build(None)
         with _plain(mountpoint, options, operations):
-            yield Session(_serve_pyfuse3, no_channel, "it takes the channel")
+            yield Session(operations, _serve_pyfuse3, lambda: no_channel, lambda: "it takes the channel")
         return
     no_passthrough = passthrough_refusal(release, mounting.has_sys_admin(), wanted=passthrough)
-    with _channelled(mountpoint, options, operations, reader, nursery, not no_passthrough) as serve:
-        yield Session(serve, "", no_passthrough)
+    with _channelled(mountpoint, options, build, reader, nursery, no_passthrough) as session:
+        yield session
 
 
 @contextmanager
@@ -81,11 +88,11 @@ def _plain(mountpoint: str, options: MountOptions, operations: Operations) -> It
 def _channelled(
     mountpoint: str,
     options: MountOptions,
-    operations: Operations,
+    build: Build,
     reader: Reader,
     nursery: trio.Nursery,
-    with_passthrough: bool,
-) -> Iterator[Callable[[], Awaitable[None]]]:
+    no_passthrough: str,
+) -> Iterator[Session]:
     gone = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
@@ -93,23 +100,22 @@ def _channelled(
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(gone.set)
 
-    device = attach(mountpoint, options)
-    channel = Channel(device, end)
-    reads = Reads(channel, reader, operations.handle_of, operations.read_handle, nursery)
-    passthrough = Passthrough(device, operations.handle_of, enabled=with_passthrough)
-    try:
+    with ExitStack() as stack:
+        device = attach(mountpoint, options)
+        mount = mounting.find_mount(mountpoint)
+        stack.callback(_take_away, mount)  # whatever fails from here on
+        channel = Channel(device, end)
+        passthrough = Passthrough(device, no_passthrough)
+        operations = build(None if no_passthrough else passthrough.offer)
+        reads = Reads(channel, reader, operations.handle_of, operations.read_handle, nursery)
         _init(operations, channel.give_far_end(), set(pyfuse3.default_options))
-        try:
-            channel.start(reads, passthrough)
-            nursery.start_soon(reads.watch)
-            yield lambda: _serve_until(gone)
-        finally:
-            pyfuse3.close(unmount=False)
-    finally:
-        reads.close()
-        if not gone.is_set():
-            _take_away(mountpoint)
-        channel.close()
+        stack.callback(channel.close)
+        stack.callback(_take_away, mount)
+        stack.callback(reads.close)
+        stack.callback(pyfuse3.close, unmount=False)
+        channel.start(reads, passthrough)
+        nursery.start_soon(reads.watch)
+        yield Session(operations, lambda: _serve_until(gone), lambda: "", lambda: passthrough.why_not)
 
 
 def _init(operations: Operations, where: str, options: set[str]) -> None:
@@ -126,13 +132,22 @@ async def _serve_pyfuse3() -> None:
 async def _serve_until(gone: trio.Event) -> None:
     """Does not wait for requests under way once the mount is gone: nobody waits for their answers."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_serve_pyfuse3)
-        await gone.wait()
+        nursery.start_soon(_cancel_after, gone, nursery.cancel_scope)
+        await _serve_pyfuse3()
         nursery.cancel_scope.cancel()
 
 
-def _take_away(mountpoint: str) -> None:
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _take_away(mount: mounting.Mount | None) -> None:
+    """Detach ``mount`` if it still stands, its connection aborted or not; never one that came after it."""
+    stands = mounting.find_mount(mount.mountpoint) if mount is not None else None
+    if mount is None or stands is None or stands.device != mount.device:
+        return
     try:
-        mounting.detach(mountpoint, lazy=True)
+        mounting.detach(mount.mountpoint, lazy=True)
     except MountError as error:
         log.warning("%s", error)

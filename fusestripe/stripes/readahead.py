@@ -85,7 +85,7 @@ class AccessPattern:
         Nothing lies past the end of the file.
         """
         return [
-            self._records(run)
+            self._records(run.start, run.position, max(self._extent, run.extent), self._stride)
             if self._stride and run is self._newest
             else self._clamped(run.position, self._growth(run))
             for run in reversed(self._runs)
@@ -107,13 +107,12 @@ class AccessPattern:
             return min(self._max_ahead, run.extent * GROWTH_FROM_START)
         return min(self._max_ahead, run.extent * GROWTH) if run.reads > 1 else 0
 
-    def _records(self, run: _Run) -> Iterator[tuple[int, int]]:
-        extent = min(max(self._extent, run.extent), self._stride)
-        yield from self._clamped(run.position, run.start + extent - run.position)
-        start = run.start + self._stride
-        while start < self._size:
-            yield from self._clamped(start, extent)
-            start += self._stride
+    def _records(self, start: int, position: int, extent: int, stride: int) -> Iterator[tuple[int, int]]:
+        """Of a walk as it was when it was asked for, whatever is observed meanwhile."""
+        extent = min(extent, stride)
+        yield from self._clamped(position, start + extent - position)
+        for record in range(start + stride, self._size, stride):
+            yield from self._clamped(record, extent)
 
     def _clamped(self, offset: int, length: int) -> Iterator[tuple[int, int]]:
         length = min(length, self._size - offset)

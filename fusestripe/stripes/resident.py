@@ -190,7 +190,10 @@ class ResidentStripes:
     def begin_ahead(self, key: Key, length: int, work: Work) -> Stripe | None:
         """The same for a stripe nobody waits for yet: None where that would take memory from others."""
         self._drop_idle(length)
-        buffer = self._pool.try_take(length, urgent=False)
+        try:
+            buffer = self._pool.try_take(length, urgent=False)
+        except OSError:  # the system has no memory: nothing is brought ahead
+            return None
         if buffer is None:
             return None
         stripe = Stripe(key, length, partial(self.take, length, urgent=False))

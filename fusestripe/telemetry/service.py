@@ -29,7 +29,7 @@ class ControlService:
         self._engine = engine
         self._inodes = inodes
         self._started = time.monotonic()
-        self.features: tuple[Feature, ...] = ()
+        self.features: Callable[[], tuple[Feature, ...]] = tuple
 
     def handlers(self) -> dict[str, Handler]:
         """By the name of the command."""
@@ -63,6 +63,6 @@ class ControlService:
             served=ServedStatus(cache=cache.loaded_bytes + cache.direct_read_bytes, origin=fetched.bytes),
             open_files=len(engine.files),
             inodes=self._inodes(),
-            features=self.features,
+            features=self.features(),
             files=tuple(engine.files.statistics()[-FILES_SHOWN:]),
         )

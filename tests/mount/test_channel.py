@@ -219,6 +219,43 @@ def test_a_plain_user_has_the_channel(open_directory: Path) -> None:
     assert find_mount(str(mountpoint)) is None
 
 
+def test_a_forced_unmount_of_a_busy_mount_leaves_nothing(store: MountedStore) -> None:
+    """It aborts the connection and then fails, for the file is open."""
+    store.put("file", content(SIZE))
+    with store.mount(complaints=True) as mount, open(mount.path / "file", "rb") as file:
+        file.read(10)
+        subprocess.run(["umount", "-f", str(mount.path)], capture_output=True, check=False)
+        until(lambda: is_gone(mount.pid))
+        assert find_mount(str(mount.path)) is None
+
+
+def test_a_mapped_file_survives_a_signal_that_is_handled(store: MountedStore) -> None:
+    """A page fault that fails is SIGBUS: it waits instead."""
+    data = content(SIZE)
+    store.put("file", data)
+    store.proxy.set_faults([Fault("hold", match="^GET", times=0)])
+    code = """
+import mmap, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: None)
+with open(sys.argv[1], "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+    print("ready", flush=True)
+    sys.stdout.buffer.write(view[:4096])
+"""
+    with store.mount() as mount:
+        command = [sys.executable, "-I", "-c", code, str(mount.path / "file")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            store.proxy.wait_held()
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
+            store.proxy.set_faults([])
+            store.proxy.release()
+            assert process.stdout.read() == data[:4096]
+            assert process.wait(timeout=20) == 0
+
+
 def test_names_with_commas_and_backslashes_are_shown(tmp_path: Path) -> None:
     source = tmp_path / "a,b\\c d"
     source.mkdir()

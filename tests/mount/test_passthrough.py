@@ -130,6 +130,22 @@ def test_a_cache_file_that_others_changed_is_not_handed_to_the_kernel(store: Mou
         assert mount.status()["cache"]["corrupt_stripes"] == 1
 
 
+def test_a_file_that_is_held_and_changed_is_not_handed_to_the_kernel(store: MountedStore) -> None:
+    """Known as checked until the very open that finds out."""
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount(complaints=True) as mount:
+        path = mount.path / "file"
+        with open(path, "rb", buffering=0) as holder:
+            assert holder.readall() == data
+            (cached,) = (store.directory / "cache").rglob("*.data")
+            until(lambda: mount.status()["cache"]["objects"] == 1)
+            with open(cached, "r+b") as file:
+                file.write(b"WRONG")
+            drop_pages(path)
+            assert path.read_bytes() == data
+
+
 def _reader(arguments: tuple[str, int]) -> str:
     """Open, read, map and close files in no order; "" or what went wrong."""
     directory, seed = arguments

@@ -89,7 +89,9 @@ def drop_pages(path: Path) -> None:
 
 
 _PREAD = """
-import os, sys
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP):  # which a run in the background may have left ignored
+    signal.signal(number, signal.SIG_DFL)
 descriptor = os.open(sys.argv[1], os.O_RDONLY)
 try:
     data = os.pread(descriptor, int(sys.argv[3]), int(sys.argv[2]))

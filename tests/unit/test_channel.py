@@ -48,17 +48,21 @@ class Requests:
 class Opens:
     """Sends every open of an even inode to the backing file of that number."""
 
-    enabled = True
-
-    def __init__(self) -> None:
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
         self.open: dict[int, int] = {}
 
+    def negotiated(self, offered: bool) -> bool:
+        return self.enabled and offered
+
     def opened(self, node: int, reply: abi.OpenOut) -> abi.OpenOut:
-        self.open[reply.fh] = node
+        if node == BROKEN:
+            raise ZeroDivisionError
+        self.open[node] = reply.fh
         return reply if node % 2 else reply._replace(open_flags=abi.FOPEN_PASSTHROUGH, backing_id=node)
 
-    def released(self, node: int, fh: int) -> None:
-        del self.open[fh]
+    def released(self, node: int) -> None:
+        del self.open[node]
 
 
 class Ends:
@@ -82,8 +86,7 @@ class Ends:
 def running(enabled: bool = True) -> Iterator[Ends]:
     kernel, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     device.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * MESSAGE)
-    requests, opens = Requests(), Opens()
-    opens.enabled = enabled
+    requests, opens = Requests(), Opens(enabled)
     ended = threading.Event()
     channel = requests.channel = Channel(device.detach(), ended.set)
     session = socket.socket(fileno=int(channel.give_far_end().rpartition("/")[2]))
@@ -174,11 +177,43 @@ def test_an_open_is_decided_on_its_way_back() -> None:
         assert abi.OpenOut.read(bytearray(open_file(ends, 20, 4))) == (104, abi.FOPEN_PASSTHROUGH, 4)
         assert abi.OpenOut.read(bytearray(open_file(ends, 22, 5))) == (105, 2, 0)
         assert open_file(ends, 24, 6, error=2) == abi.error_reply(2, 24)
-        assert ends.opens.open == {104: 4, 105: 5}
+        assert ends.opens.open == {4: 104, 5: 105}
         release = struct.pack("=IIQQIIIHH", 64, abi.Opcode.RELEASE, 26, 4, 0, 0, 7, 0, 0)
         ends.kernel.send(release + struct.pack("=QIIQ", 104, 0, 0, 0))
         ends.hear(ends.session)
-        assert ends.opens.open == {105: 5}
+        assert ends.opens.open == {5: 105}
+
+
+def test_a_defect_in_the_decision_leaves_the_file_to_the_daemon(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as ends:
+        assert abi.OpenOut.read(bytearray(open_file(ends, 20, BROKEN))) == (100 + BROKEN, 2, 0)
+        for node in (BROKEN, 40, 41, 42, 43, 44):  # none of them open: each a KeyError
+            release = struct.pack("=IIQQIIIHH", 64, abi.Opcode.RELEASE, 26, node, 0, 0, 7, 0, 0)
+            ends.kernel.send(release + struct.pack("=QIIQ", 104, 0, 0, 0))
+            ends.hear(ends.session)
+        assert open_file(ends, 28, 4)
+    assert "ZeroDivisionError" in caplog.text
+    assert "KeyError" in caplog.text
+
+
+@pytest.mark.parametrize("opcode", [abi.Opcode.READDIR, abi.Opcode.READDIRPLUS])
+def test_a_listing_fits_the_way_back(opcode: int) -> None:
+    with running() as ends:
+        ends.kernel.send(message(opcode, 8, struct.pack("=QQIIQII", 3, 17, 64 << 20, 0, 0, 0, 0)))
+        _fh, _offset, size = abi.READ_IN.unpack_from(ends.hear(ends.session), 40)
+        assert size < ends.session.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        ends.kernel.send(message(opcode, 8, struct.pack("=QQIIQII", 3, 17, 4096, 5, 6, 7, 0)))
+        body = ends.hear(ends.session)[40:]
+        assert body == struct.pack("=QQIIQII", 3, 17, 4096, 5, 6, 7, 0)
+
+
+def test_the_kernel_never_sends_more_than_is_read() -> None:
+    with running() as ends:
+        ends.kernel.send(message(abi.Opcode.INIT, 1, PASSTHROUGH_INIT))
+        ends.hear(ends.session)
+        body = struct.pack("=IIIIHHIIHHII", 7, 38, 131072, 1, 12, 9, 16 << 20, 1, 256, 0, 0, 0) + bytes(28)
+        ends.session.send(abi.header_of_reply(len(body), 1) + body)
+        assert abi.InitOut.read(bytearray(ends.hear(ends.kernel))).max_write + 4096 <= MESSAGE
 
 
 def test_an_interrupt_of_a_read_is_answered_here_and_others_go_on() -> None:

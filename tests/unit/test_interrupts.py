@@ -39,6 +39,13 @@ def test_what_a_person_ends_a_program_with_even_if_it_is_handled(number: int) ->
     assert not is_fatal(status(number, ignored=number))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_page_fault_is_not_ended_by_what_is_handled(number: int) -> None:
+    """It would be SIGBUS; without a handler the process ends anyway."""
+    assert not is_fatal(status(number, caught=number), may_return=False)
+    assert is_fatal(status(number), may_return=False)
+
+
 @pytest.mark.parametrize("number", [signal.SIGPROF, signal.SIGALRM, signal.SIGURG, signal.SIGUSR1, 34])
 def test_what_a_program_handles_is_its_own_affair(number: int) -> None:
     assert not is_fatal(status(number, caught=number))
@@ -67,6 +74,18 @@ def test_a_blocked_signal_that_waits_does_not_end_a_process() -> None:
         until(lambda: "ShdPnd:\t0000000000004000" in status_file.read_text())
         assert not ends_reader(process.pid)
         process.kill()
+
+
+def test_where_proc_is_hidden_a_process_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(*arguments: object, **keywords: object) -> None:
+        raise FileNotFoundError
+
+    def forbidden(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("builtins.open", hidden)
+    monkeypatch.setattr(os, "kill", forbidden)
+    assert not ends_reader(12345)
 
 
 def test_a_thread_that_cannot_be_seen_is_left_alone() -> None:

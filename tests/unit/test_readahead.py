@@ -24,6 +24,16 @@ def read(pattern: AccessPattern, offset: int, length: int, request: int = MIB) -
         pattern.observe(start, min(request, offset + length - start))
 
 
+def test_what_was_asked_for_stays_whatever_is_observed_meanwhile() -> None:
+    """The walks are followed on the event loop while channel threads observe."""
+    pattern = AccessPattern(GIB, AHEAD)
+    for record in range(4):
+        pattern.observe(record * 64 * MIB, MIB)
+    walks = pattern.ahead()
+    pattern.observe(MIB, MIB)  # an earlier run goes on: no stride any more
+    assert list(itertools.islice(take_turns(walks, STRIPE), 30))
+
+
 def test_four_megabytes_from_the_start_fill_sixteen_stripes() -> None:
     pattern = AccessPattern(GIB, AHEAD)
     read(pattern, 0, 4 * MIB)
