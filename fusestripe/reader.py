@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import trio
 
-from fusestripe.cache.store import Saved
 from fusestripe.cache.threads import DiskHangs, DiskThreads
 from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
@@ -363,7 +362,7 @@ class Reader:
         save = partial(file.cached.save, stripe.key[1], stripe.view)
         try:
             saved = await self._disk.run(save)
-            stripe.unsaved = _refusal(saved, file.version)
+            stripe.unsaved = saved.refusal(file.version)
             if file.cached.complete:
                 self._read_back.begin(file)
         except CacheError as error:
@@ -400,23 +399,3 @@ def _read_verified(file: OpenFile, index: int, offset: int, length: int) -> byte
         return None
     data = bytearray(length)
     return data if cached.read(offset, memoryview(data), nowait=True) else None
-
-
-def _refusal(saved: Saved, version: ObjectVersion) -> CacheError | None:
-    """The error that says why a stripe of ``version`` was not saved, where trying again does not help."""
-    if saved is Saved.NO_ROOM:
-        return CacheError(
-            f"{version} does not fit into the cache",
-            mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
-        )
-    if saved is Saved.DISK_FULL:
-        return CacheError(
-            f"{version} is not kept: the disk of the cache is full",
-            mend="free some space on that disk, or choose another with --cache-dir",
-        )
-    if saved is Saved.DISK_DOWN:
-        return CacheError(
-            f"{version} is not kept: the cache disk failed and is left alone for a while",
-            mend="look at the disk's health and the log",
-        )
-    return None

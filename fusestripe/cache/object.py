@@ -67,6 +67,25 @@ class Saved(enum.Enum):
         """Whether the stripe is in the cache."""
         return self is Saved.YES
 
+    def refusal(self, version: ObjectVersion) -> CacheError | None:
+        """The error that says why a stripe of ``version`` was not saved, where trying again does not help."""
+        if self is Saved.NO_ROOM:
+            return CacheError(
+                f"{version} does not fit into the cache",
+                mend="give it more room with --cache-size, or free some with 'fusestripe cache evict'",
+            )
+        if self is Saved.DISK_FULL:
+            return CacheError(
+                f"{version} is not kept: the disk of the cache is full",
+                mend="free some space on that disk, or choose another with --cache-dir",
+            )
+        if self is Saved.DISK_DOWN:
+            return CacheError(
+                f"{version} is not kept: the cache disk failed and is left alone for a while",
+                mend="look at the disk's health and the log",
+            )
+        return None
+
 
 class Parts(msgspec.Struct, frozen=True):
     """What the objects of one store share."""

@@ -66,7 +66,8 @@ class FilePair:
     Descriptors come from the pool and are compared with what was found whenever one is opened. So nothing
     read from or written to other files under the same name is ever taken for this pair's: methods raise
     Replaced (or FileNotFoundError) instead. They raise OSError where the disk fails. Each read looks at the
-    data file's identity after it: where others have written, nothing is verified any more.
+    data file's identity after it: where others have written, or may have while we did, nothing is verified
+    any more.
     """
 
     def __init__(
@@ -303,6 +304,9 @@ class FilePair:
             self._writers -= 1
         with self._borrow(DATA) as fd, self._lock:
             if not self._writers:
+                # Others may have written beside us, and nothing of that shows by now: all is checked anew.
+                self.table.forget_verified()
+                self._changes += 1
                 self._known = Identity.of(os.fstat(fd))
 
 

@@ -6,7 +6,7 @@ import os
 import platform
 import signal
 
-__all__ = ["ends_reader", "is_fatal"]
+__all__ = ["ends_reader", "is_fatal", "sees_readers"]
 
 # What a person or a scheduler ends a program with. Let go even where the program handles them: a Python
 # program waits for its read before it raises KeyboardInterrupt.
@@ -32,7 +32,9 @@ _READS = {
 
 
 def ends_reader(thread: int) -> bool:
-    """Whether a signal that ends it waits for ``thread``, or it is gone.
+    """Whether a signal that ends it waits for ``thread``.
+
+    One that is gone is not ended: what it asked for may be another's of its process (io_submit(2)).
 
     A thread of another pid namespace has number 0 here: nothing can be known of it, and it is not ended. The
     same holds for another user's where /proc is mounted with hidepid.
@@ -44,17 +46,15 @@ def ends_reader(thread: int) -> bool:
             status = file.read()
             return is_fatal(status, may_return=_is_reading(thread))
     except OSError:
-        return not _exists(thread)
-
-
-def _exists(thread: int) -> bool:
-    try:
-        os.kill(thread, 0)
-    except ProcessLookupError:
         return False
-    except PermissionError:
-        pass
-    return True
+
+
+def sees_readers() -> bool:
+    """Whether /proc is that of this process's own pid namespace, which the kernel's numbers are of."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
 
 
 def _is_reading(thread: int) -> bool:

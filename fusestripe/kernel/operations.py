@@ -180,7 +180,8 @@ class Operations(pyfuse3.Operations):
         if place is None:
             raise FUSEError(errno.ENOENT)
         handle = await self._reader.open(place.origin, self._tree.version(node.path, node.entry))
-        if self._offer is not None:
+        # By O_DIRECT the cache's filesystem would ask for aligned buffers, which we do not.
+        if self._offer is not None and not flags & os.O_DIRECT:
             await self._reader.show_whole(handle, functools.partial(self._offer, node.inode))
         return FileInfo(fh=self._new_handle(self._files, (node, handle)), keep_cache=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import struct
@@ -18,6 +19,14 @@ _BACKING_OPEN = 1 << 30 | 16 << 16 | 229 << 8 | 1
 _BACKING_CLOSE = 1 << 30 | 4 << 16 | 229 << 8 | 2
 _BACKING_MAP = struct.Struct("=iIQ")
 """struct fuse_backing_map: fd, flags, padding."""
+
+
+_NEVER = {
+    errno.ELOOP: "the cache is on a stacked filesystem: choose another --cache-dir",
+    errno.EPERM: "the kernel does not allow it",
+    errno.EOPNOTSUPP: "the cache's filesystem does not take part",
+}
+"""What BACKING_OPEN says (fs/fuse/backing.c) that will not change; the rest concerns one file."""
 
 
 class Passthrough:
@@ -58,9 +67,9 @@ class Passthrough:
                 backing_map = bytearray(_BACKING_MAP.pack(data, 0, 0))
                 backing_id: int = fcntl.ioctl(self._device, _BACKING_OPEN, backing_map)
             except OSError as error:
-                # ELOOP: the cache is on a stacked filesystem; EPERM: not root; EOPNOTSUPP: not negotiated.
-                self._why_not = f"the kernel does not take the cache's files: {error.strerror}"
-                log.info("passthrough is off: %s", self._why_not)
+                if error.errno in _NEVER:
+                    self._why_not = _NEVER[error.errno]
+                    log.info("passthrough is off: %s", self._why_not)
                 return
             self._offered[node] = backing_id
 

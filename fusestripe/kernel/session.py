@@ -15,6 +15,7 @@ from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
 from fusestripe.kernel.attach import MountOptions, attach
 from fusestripe.kernel.channel import Channel
+from fusestripe.kernel.interrupts import sees_readers
 from fusestripe.kernel.operations import Operations
 from fusestripe.kernel.passthrough import Passthrough
 from fusestripe.kernel.reads import Reads
@@ -114,7 +115,8 @@ def _channelled(
         stack.callback(reads.close)
         stack.callback(pyfuse3.close, unmount=False)
         channel.start(reads, passthrough)
-        nursery.start_soon(reads.watch)
+        if sees_readers():
+            nursery.start_soon(reads.watch)
         yield Session(operations, lambda: _serve_until(gone), lambda: "", lambda: passthrough.why_not)
 
 

@@ -146,6 +146,19 @@ def test_a_file_that_is_held_and_changed_is_not_handed_to_the_kernel(store: Moun
             assert path.read_bytes() == data
 
 
+def test_by_o_direct_any_buffer_will_do_cold_and_warm(store: MountedStore) -> None:
+    """The cache's filesystem would ask for aligned ones."""
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount() as mount:
+        for _ in range(2):
+            descriptor = os.open(mount.path / "file", os.O_RDONLY | os.O_DIRECT)
+            assert os.pread(descriptor, 100, 1) == data[1:101]
+            os.close(descriptor)
+            assert (mount.path / "file").read_bytes() == data
+            wait_whole(mount)
+
+
 def _reader(arguments: tuple[str, int]) -> str:
     """Open, read, map and close files in no order; "" or what went wrong."""
     directory, seed = arguments

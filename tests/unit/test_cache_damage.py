@@ -302,3 +302,32 @@ def test_few_descriptors_serve_many_objects(directory: Path) -> None:
     assert all(check(obj, what) == 2 for obj, what in zip(held, samples, strict=True))
     assert store.statistics().descriptors <= 2
     store.close()
+
+
+def test_a_write_of_others_while_we_write_is_not_overlooked(tmp_path: Path) -> None:
+    """What was checked before our own write began may have changed by its end, and the file does not tell."""
+    what = sample(size=6 * STRIPE)
+    store = open_store(tmp_path)
+    obj = store.acquire(what.version)
+    for index in range(3):
+        assert obj.save(index, what.stripe(index))
+        assert load(obj, what, index) is not None
+    data = file_of(tmp_path, what, ".data")
+    write = os.pwrite
+
+    def write_and_another(fd: int, content: memoryview, offset: int) -> int:
+        done = write(fd, content, offset)
+        with open(data, "r+b") as other:
+            other.write(b"X" * 100)
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwrite", write_and_another)
+        assert obj.save(3, what.stripe(3))
+    assert data.read_bytes()[:100] == b"X" * 100
+    into = memoryview(bytearray(50))
+    assert not obj.read(0, into, nowait=False)
+    assert load(obj, what, 0) is None  # found out, and cleared
+    assert load(obj, what, 1) is not None
+    store.release(obj)
+    store.close()

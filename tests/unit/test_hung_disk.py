@@ -147,6 +147,7 @@ def test_a_read_that_does_not_wait_does_not_wait_for_another_thread_either(
         assert answers.wait(60)
 
     obj.save(1, memoryview(bytes(STRIPE_OF_CACHE)))  # other bytes: the ledger changes
+    assert load(obj, what, 0) is not None
     monkeypatch.setattr(pair, "write_at", write_at)
     thread = threading.Thread(target=obj.save, args=(1, what.stripe(1)))
     thread.start()
@@ -158,5 +159,6 @@ def test_a_read_that_does_not_wait_does_not_wait_for_another_thread_either(
     finally:
         answers.set()
         thread.join()
+    assert load(obj, what, 0) is not None
     assert obj.read(0, into, nowait=True)
     store.release(obj)
