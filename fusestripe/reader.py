@@ -163,8 +163,14 @@ class Reader:
         stop = start + length
         if stop > self._stripe_size:
             return None
-        view = self._stripes.look((file.version, index), start, stop)
-        return _read_verified(file, index, offset, length) if view is None else view
+        found = self._stripes.look((file.version, index), start, stop)
+        data = _read_verified(file, index, offset, length) if found is None else found
+        if data is not None:
+            with self._lock:  # before the reply, after which others may observe what follows
+                handle.pattern.observe(offset, length)
+                self._reads += 1
+                self._bytes += length
+        return data
 
     def looked(self, handle: Handle, offset: int, length: int) -> None:
         """From any thread: ``look`` had these bytes and the reader has them now; read-ahead follows."""
@@ -172,10 +178,7 @@ class Reader:
             return
         file = handle.file
         with self._lock:
-            handle.pattern.observe(offset, length)
             position = self._position(handle.pattern)
-            self._reads += 1
-            self._bytes += length
             moved = file.looked_at != position
             file.looked_at = position
         ended = None
