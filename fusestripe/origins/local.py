@@ -26,6 +26,7 @@ from fusestripe.errors import (
     VersionChanged,
 )
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
+from fusestripe.origins.walking import walk_directories
 from fusestripe.units import ObjectVersion
 
 __all__ = ["LocalOrigin", "directory_of", "open_local"]
@@ -78,18 +79,9 @@ class LocalOrigin:
 
     def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
         """See Origin. A listing a directory."""
-        waiting = [""]
-        while waiting:
-            below = waiting.pop()
-            empty = True
-            for page in self.list_dir("/".join(part for part in (path, below) if part)):
-                empty = False
-                named = [(f"{below}/{entry.name}" if below else entry.name, entry) for entry in page]
-                waiting.extend(inner for inner, entry in named if entry.is_dir)
-                if files := [(inner, entry) for inner, entry in named if not entry.is_dir]:
-                    yield files
-            if empty and below:
-                yield [(below, self.stat(f"{path}/{below}" if path else below))]
+        return walk_directories(
+            self.list_dir, path, lambda below: self.stat(f"{path}/{below}" if path else below)
+        )
 
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""

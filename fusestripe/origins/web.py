@@ -23,6 +23,7 @@ from fusestripe.errors import (
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
 from fusestripe.origins.http_ranges import fill_range, range_headers
 from fusestripe.origins.timestamps import nanoseconds_of_http_date
+from fusestripe.origins.walking import walk_directories
 from fusestripe.origins.web_access import authorization_for
 from fusestripe.origins.web_client import WebClient
 from fusestripe.origins.web_index import Link, links_in
@@ -105,18 +106,9 @@ class WebOrigin:
 
     def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
         """See Origin. A listing a directory."""
-        waiting = [""]
-        while waiting:
-            below = waiting.pop()
-            empty = True
-            for page in self.list_dir("/".join(part for part in (path, below) if part)):
-                empty = False
-                named = [(f"{below}/{entry.name}" if below else entry.name, entry) for entry in page]
-                waiting.extend(inner for inner, entry in named if entry.is_dir)
-                if files := [(inner, entry) for inner, entry in named if not entry.is_dir]:
-                    yield files
-            if empty and below:
-                yield [(below, Entry(below.rpartition("/")[2], is_dir=True))]
+        return walk_directories(
+            self.list_dir, path, lambda below: Entry(below.rpartition("/")[2], is_dir=True)
+        )
 
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
