@@ -7,6 +7,7 @@ classes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -18,16 +19,18 @@ from fusestripe.errors import CacheError, FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFiles
-from fusestripe.origins.base import Origin, OriginOptions
+from fusestripe.origins.base import Origin, OriginOptions, SpreadOrigin
 from fusestripe.origins.registry import open_origin
 from fusestripe.origins.retry import retried
 from fusestripe.prefetcher import Prefetcher
 from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
+from fusestripe.stripes.climb import Climb
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.resident import ResidentStripes
-from fusestripe.stripes.tuning import stripes_in_flight
+from fusestripe.stripes.traffic import TrafficTable
+from fusestripe.stripes.tuning import START, START_SPREAD, FixedStreams, Streams, TunedStreams
 
 __all__ = ["Engine", "connect", "open_cache"]
 
@@ -55,9 +58,14 @@ class Engine:
         self.cache = cache
         self.pool = BufferPool(settings.stripes.memory, settings.stripes.size)
         self.stripes = ResidentStripes(self.pool, services)
-        self.fetcher = Fetcher(threads=min(FETCH_THREADS, self.pool.buffers), timeout=settings.mount.timeout)
+        self.traffic = TrafficTable(partial(_streams, settings.stripes.count, self.pool.buffers))
+        self.fetcher = Fetcher(
+            stripes=self.stripes,
+            traffic=self.traffic,
+            threads=min(FETCH_THREADS, self.pool.buffers),
+            timeout=settings.mount.timeout,
+        )
         self.disk = DiskThreads(cache.health)
-        count = stripes_in_flight(settings.stripes.count)
         self.files = OpenFiles(cache, self.disk)
         read_back = ReadBack(self.files, self.stripes, self.disk, services, stripe_size=settings.stripes.size)
         self.reader = Reader(
@@ -67,15 +75,15 @@ class Engine:
             files=self.files,
             disk=self.disk,
             read_back=read_back,
+            traffic=self.traffic,
             stripe_size=settings.stripes.size,
-            count=count,
         )
         self.prefetcher = Prefetcher(
             reader=self.reader,
             files=self.files,
             read_back=read_back,
+            traffic=self.traffic,
             stripe_size=settings.stripes.size,
-            count=count,
         )
         self.tree = Tree(
             RouteTable(origins),
@@ -147,6 +155,14 @@ async def open_cache(settings: Settings) -> CacheStore:
             f"the disk of the cache directory {settings.cache.dir} does not answer",
             mend="look at the disk's health, or choose another --cache-dir",
         ) from None
+
+
+def _streams(count: int, buffers: int, origin: Origin) -> Streams:
+    """For the setting ``count``; -1 leaves half of the memory to what waits to be read."""
+    if count != -1:
+        return FixedStreams(count)
+    start = START_SPREAD if isinstance(origin, SpreadOrigin) else START
+    return TunedStreams(Climb(start, max(1, buffers // 2)))
 
 
 def _open(route: Route, timeout: float) -> Origin:

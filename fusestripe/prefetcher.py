@@ -17,6 +17,7 @@ from fusestripe.origins.base import Origin
 from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
 from fusestripe.stripes.plan import spread_out, stripe_count, stripe_length
+from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.units import ObjectVersion, format_size
 
 __all__ = ["Prefetcher", "Report", "State", "outermost", "prefetch", "walk"]
@@ -30,7 +31,7 @@ ATTEMPTS = 3
 
 
 class Prefetcher:
-    """Brings whole versions into the cache, ``count`` stripes of one at a time, within the memory budget."""
+    """Brings whole versions into the cache, as much at a time as ``traffic`` and the memory budget allow."""
 
     def __init__(
         self,
@@ -38,14 +39,14 @@ class Prefetcher:
         reader: Reader,
         files: OpenFiles,
         read_back: ReadBack,
+        traffic: TrafficTable,
         stripe_size: int,
-        count: int,
     ) -> None:
         self._reader = reader
         self._files = files
         self._read_back = read_back
         self._stripe_size = stripe_size
-        self._count = count
+        self._traffic = traffic
 
     @asynccontextmanager
     async def held(
@@ -94,7 +95,7 @@ class Prefetcher:
         self, file: OpenFile, act: Callable[[OpenFile, int], Awaitable[None]], report: Callable[[int], None]
     ) -> None:
         size = file.version.size
-        slots = trio.Semaphore(self._count)
+        slots = trio.CapacityLimiter(1)
         errors: list[Exception] = []
 
         async def one(index: int, scope: trio.CancelScope) -> None:
@@ -105,19 +106,23 @@ class Prefetcher:
                 errors.append(error)
                 scope.cancel()
             finally:
-                slots.release()
+                slots.release_on_behalf_of(index)
 
         async with trio.open_nursery() as nursery:
             for index in self._order(file):
-                await slots.acquire()
+                slots.total_tokens = self._share(file)
+                await slots.acquire_on_behalf_of(index)
                 nursery.start_soon(one, index, nursery.cancel_scope)
         if errors:
             raise errors[0]
 
+    def _share(self, file: OpenFile) -> int:
+        return self._traffic.of(file.origin).streams.share(file.version)
+
     def _order(self, file: OpenFile) -> Iterator[int]:
         """All stripes; each ``count`` units that lie on servers of their own are read side by side."""
         stripes = range(stripe_count(file.version.size, self._stripe_size))
-        batch = max(1, self._count * file.unit // self._stripe_size)
+        batch = max(1, self._share(file) * file.unit // self._stripe_size)
         for start in range(0, len(stripes), batch):
             yield from spread_out(stripes[start : start + batch], (), self._stripe_size, file.unit)
 

@@ -25,6 +25,7 @@ from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.plan import Piece, pieces, spread_out, stripe_length, take_turns
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.stripes.resident import ResidentStripes, Stripe
+from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.units import KIB, ObjectVersion
 
 __all__ = ["Handle", "ReadStatistics", "Reader"]
@@ -67,7 +68,7 @@ class Handle:
 class Reader:
     """Serves reads from memory, the cache and the origins, and fetches ahead of them.
 
-    ``count`` stripes of one file are in flight at once at most; ``disk`` has the threads that wait for the
+    ``traffic`` says how many stripes of a file may be in flight; ``disk`` has the threads that wait for the
     cache's disk.
     """
 
@@ -80,15 +81,15 @@ class Reader:
         files: OpenFiles,
         disk: DiskThreads,
         read_back: ReadBack,
+        traffic: TrafficTable,
         stripe_size: int,
-        count: int,
     ) -> None:
         self._stripes = stripes
         self._pool = pool
         self._fetcher = fetcher
         self._files = files
         self._stripe_size = stripe_size
-        self._count = count
+        self._traffic = traffic
         self._disk = disk
         self._read_back = read_back
         self._active: OrderedDict[ObjectVersion, float] = OrderedDict()
@@ -100,8 +101,7 @@ class Reader:
     async def open(self, origin: Origin, version: ObjectVersion) -> Handle:
         """A handle that reads ``version`` and nothing else. Asks the origin nothing."""
         file = await self._files.hold(origin, version)
-        ahead = max(2 * self._count * self._stripe_size, UNITS_AHEAD * file.unit)
-        pattern = AccessPattern(version.size, max_ahead=ahead)
+        pattern = AccessPattern(version.size, max_ahead=self._pool.buffers * self._stripe_size)
         file.patterns.add(pattern)
         return Handle(file, pattern)
 
@@ -266,7 +266,7 @@ class Reader:
         stripe has come, there is nothing to look for again.
         """
         nothing_new = position is not None and file.served_at == position
-        if nothing_new or len(file.in_flight) >= self._count or file.changed:
+        if nothing_new or len(file.in_flight) >= self._share(file) or file.changed:
             return
         began = self._begin_ahead(file, self._wanted(file))
         file.served_at = None if began else position
@@ -274,8 +274,9 @@ class Reader:
     def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> int:
         """How many of ``indexes`` were begun; ends where the file has its number of stripes in flight."""
         began = loads = 0
+        share = self._share(file)
         for index in indexes:
-            if len(file.in_flight) >= self._count:
+            if len(file.in_flight) >= share:
                 break
             if file.present(index):
                 loads += 1
@@ -306,8 +307,13 @@ class Reader:
         while self._active and next(iter(self._active.values())) < horizon:
             self._active.popitem(last=False)
         share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
-        wish = max(self._count + self._count // 2, UNITS_AHEAD * file.unit // self._stripe_size)
+        in_flight = self._share(file)
+        wish = max(in_flight + in_flight // 2, UNITS_AHEAD * file.unit // self._stripe_size)
         return max(1, min(wish, share))
+
+    def _share(self, file: OpenFile) -> int:
+        """How many stripes of the file may be in flight."""
+        return self._traffic.of(file.origin).streams.share(file.version)
 
     def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)

@@ -19,13 +19,20 @@ __all__ = [
     "OriginOptions",
     "Progress",
     "SpreadOrigin",
+    "Superseded",
     "is_component",
     "is_path",
     "unit_of",
 ]
 
 Progress = Callable[[int], None]
-"""Called from the fetching thread with the number of bytes in place so far, counted from the start."""
+"""Called from the fetching thread with the number of bytes in place so far, counted from the start.
+
+Raises Superseded where they are not wanted any more."""
+
+
+class Superseded(Exception):
+    """Another request was faster: what called ``progress`` is to end, and lets this pass."""
 
 
 class OriginOptions(msgspec.Struct, frozen=True):
@@ -119,6 +126,7 @@ class Origin(Protocol):
         arrive. Returns only when every byte is in place and the origin has vouched that they are of
         ``version``; raises VersionChanged where they are of another, BadAnswer where the answer's range or
         length is not the one asked for. What ``progress`` has reported is of ``version`` even if it raises.
+        Superseded passes.
         """
         ...
 

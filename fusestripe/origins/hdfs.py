@@ -23,7 +23,7 @@ from fusestripe.errors import (
     OriginUnavailable,
     VersionChanged,
 )
-from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
+from fusestripe.origins.base import Entry, OriginOptions, Progress, Superseded, is_path
 from fusestripe.origins.confirmation import fill
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
 from fusestripe.origins.hdfs_readers import HeldReader, HeldReaders
@@ -117,6 +117,8 @@ class HdfsOrigin:
         held = self._readers.take(version)
         try:
             self._read(held, version, offset, into, progress)
+        except Superseded:
+            raise
         except BaseException as error:
             # Its list of blocks and their places may be what is wrong.
             self._readers.drop(version)

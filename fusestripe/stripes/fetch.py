@@ -1,9 +1,8 @@
-"""Bringing one stripe from its origin: a range request in a thread, asked again from where it broke off."""
+"""Bringing one stripe from its origin: range requests in threads, asked again from where they broke off."""
 
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import msgspec
 import trio
@@ -11,7 +10,9 @@ import trio
 from fusestripe.errors import OriginError, OriginUnavailable
 from fusestripe.origins.base import Origin
 from fusestripe.origins.retry import Backoff
-from fusestripe.stripes.resident import Stripe
+from fusestripe.stripes.request import StripeRequest
+from fusestripe.stripes.resident import ResidentStripes, Stripe
+from fusestripe.stripes.traffic import Traffic, TrafficTable
 from fusestripe.units import ObjectVersion
 
 __all__ = ["FetchStatistics", "Fetcher"]
@@ -24,8 +25,9 @@ SETTLED_SECONDS = 1.0
 
 
 class FetchStatistics(msgspec.Struct, frozen=True):
-    """Since the start: requests made, bytes (of whole stripes), tries after a failure, and stripes given up.
+    """Since the start: tries at a stripe, bytes (of whole stripes), tries after a failure, stripes given up.
 
+    ``hedged`` is the bytes that were asked for a second time, since the first answer was far behind;
     ``in_flight`` is how many requests run now.
     """
 
@@ -33,6 +35,7 @@ class FetchStatistics(msgspec.Struct, frozen=True):
     bytes: int
     retries: int
     errors: int
+    hedged: int
     in_flight: int
 
 
@@ -45,9 +48,16 @@ class _GivenUp(msgspec.Struct, frozen=True):
 
 
 class Fetcher:
-    """Runs range requests in at most ``threads`` threads; gives up ``timeout`` seconds after the first."""
+    """Makes range requests in at most ``threads`` threads; gives up ``timeout`` seconds after the last byte.
 
-    def __init__(self, *, threads: int, timeout: float) -> None:
+    ``traffic`` learns of each.
+    """
+
+    def __init__(
+        self, *, stripes: ResidentStripes, traffic: TrafficTable, threads: int, timeout: float
+    ) -> None:
+        self._stripes = stripes
+        self._traffic = traffic
         self._limiter = trio.CapacityLimiter(threads)
         self._timeout = timeout
         self._requests = self._bytes = self._retries = self._errors = 0
@@ -62,44 +72,48 @@ class Fetcher:
         given_up = self._given_up.get(stripe.key)
         if given_up is not None and trio.current_time() < given_up.until:
             raise OriginUnavailable(given_up.message, mend=given_up.mend)
+        traffic = self._traffic.of(origin)
+        traffic.streams.began(stripe)
+        try:
+            await self._persist(origin, stripe, offset, traffic)
+        except OriginError as error:
+            self._errors += 1
+            log.error("%s: stripe %d: %s", version, index, error)  # noqa: TRY400
+            self._remember(stripe, error)
+            raise
+        finally:
+            traffic.streams.ended(stripe)
+        self._bytes += stripe.length
+        traffic.fetched += stripe.length
+
+    async def _persist(self, origin: Origin, stripe: Stripe, offset: int, traffic: Traffic) -> None:
+        """Ask again, each time for what is still missing, as long as that may help."""
         backoff = Backoff(self._timeout)
+
+        def progressed() -> None:
+            backoff.progressed()
+            traffic.streams.passed()
+
         while True:
+            self._requests += 1
+            request = StripeRequest(
+                origin,
+                stripe,
+                offset,
+                progressed,
+                stripes=self._stripes,
+                traffic=traffic,
+                limiter=self._limiter,
+            )
             try:
-                await self._request(origin, stripe, offset, backoff)
+                await request.run()
             except OriginError as error:
-                try:
-                    await backoff.after(error)
-                except OriginError:
-                    self._errors += 1
-                    log.error("%s: stripe %d: %s", version, index, error)  # noqa: TRY400
-                    self._remember(stripe, error)
-                    raise
+                if isinstance(error, OriginUnavailable) and error.throttled:
+                    traffic.streams.throttled()
+                await backoff.after(error)
                 self._retries += 1
             else:
-                self._bytes += stripe.length
                 return
-
-    async def _request(self, origin: Origin, stripe: Stripe, offset: int, backoff: Backoff) -> None:
-        self._requests += 1
-        done = stripe.filled
-
-        def progress(arrived: int) -> None:
-            backoff.progressed()
-            stripe.advance(done + arrived)
-
-        await trio.to_thread.run_sync(
-            partial(
-                origin.read_range,
-                stripe.key[0],
-                offset + done,
-                stripe.view[done:],
-                progress,
-            ),
-            limiter=self._limiter,
-            abandon_on_cancel=True,
-        )
-        if stripe.filled != stripe.length:
-            raise OriginUnavailable(f"{stripe.length - stripe.filled} bytes of the answer are missing")
 
     def _remember(self, stripe: Stripe, error: OriginError) -> None:
         now = trio.current_time()
@@ -114,5 +128,6 @@ class Fetcher:
             bytes=self._bytes,
             retries=self._retries,
             errors=self._errors,
+            hedged=self._traffic.hedged,
             in_flight=int(self._limiter.borrowed_tokens),
         )

@@ -17,9 +17,11 @@ __all__ = ["AccessPattern"]
 MAX_RUNS = 32
 # A read within this many of its own lengths of where a run stands belongs to it.
 DISORDER = 8
-# Bytes ahead for each byte read: a run from the start of a file is nearly always read to its end.
-GROWTH_FROM_START = 32
+# Bytes ahead for each byte read.
 GROWTH = 4
+# A run from the start of a file is nearly always read to its end: the square of what was read, over this.
+# That is 4 MiB after 128 KiB, which may be no more than a header, and 256 MiB after 1 MiB.
+SQUARED_OVER = 4096
 
 
 class _Run:
@@ -104,7 +106,7 @@ class AccessPattern:
 
     def _growth(self, run: _Run) -> int:
         if run.start == 0:
-            return min(self._max_ahead, run.extent * GROWTH_FROM_START)
+            return min(self._max_ahead, run.extent**2 // SQUARED_OVER)
         return min(self._max_ahead, run.extent * GROWTH) if run.reads > 1 else 0
 
     def _records(self, start: int, position: int, extent: int, stride: int) -> Iterator[tuple[int, int]]:

@@ -213,6 +213,20 @@ class ResidentStripes:
         self._pool.give(buffer)
         await stripe.provide()
 
+    def spare(self, length: int) -> Buffer | None:
+        """Memory for a second answer, if there is any; to ``exchange`` or ``give``."""
+        self._drop_idle(length)
+        try:
+            return self._pool.try_take(length, urgent=True)
+        except OSError:
+            return None
+
+    def exchange(self, stripe: Stripe, buffer: Buffer) -> Buffer:
+        """Have ``stripe`` in ``buffer``, which holds all its bytes. Returns its old memory, to ``give``."""
+        old, stripe.buffer = stripe.buffer, buffer
+        assert old is not None
+        return old
+
     async def wait(self, stripe: Stripe, stop: int) -> None:
         """Until the bytes before ``stop`` are there. Raises what made the fill fail.
 
@@ -268,7 +282,7 @@ class ResidentStripes:
         except Exception as error:
             stripe._fail(error)
             self._forget(stripe)
-        except trio.Cancelled:
+        except BaseException:  # Cancelled, alone or several in a group
             self._forget(stripe)
             raise
         else:

@@ -406,7 +406,7 @@ STATUS = Status(
     ),
     memory=PoolStatistics(10, 5, 7),
     reads=ReadStatistics(1, 2048, 0),
-    origin=FetchStatistics(3, 4096, 1, 0, 2),
+    origin=FetchStatistics(3, 4096, 1, 0, 0, 2),
     served=ServedStatus(cache=1, origin=2),
     open_files=1,
     inodes=2,

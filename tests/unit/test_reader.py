@@ -27,6 +27,8 @@ from fusestripe.reader import Handle, Reader
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.resident import ResidentStripes
+from fusestripe.stripes.traffic import TrafficTable
+from fusestripe.stripes.tuning import FixedStreams
 from fusestripe.units import GIB, KIB, MIB, ObjectVersion
 from tests.support.memory_origin import MemoryOrigin
 
@@ -56,8 +58,9 @@ class House:
             if cache_dir is None
             else CacheStore(cache_dir, stripe_size=STRIPE, size=cache_size, reserve=0)
         )
-        self.fetcher = Fetcher(threads=buffers, timeout=timeout)
         self.stripes = ResidentStripes(self.pool, nursery)
+        self.traffic = TrafficTable(lambda _origin: FixedStreams(count))
+        self.fetcher = Fetcher(stripes=self.stripes, traffic=self.traffic, threads=buffers, timeout=timeout)
         self.disk = disk = DiskThreads(
             DiskHealth() if self.cache is None else self.cache.health, within=patience
         )
@@ -70,11 +73,11 @@ class House:
             files=files,
             disk=disk,
             read_back=read_back,
+            traffic=self.traffic,
             stripe_size=STRIPE,
-            count=count,
         )
         self.prefetcher = Prefetcher(
-            reader=self.reader, files=files, read_back=read_back, stripe_size=STRIPE, count=count
+            reader=self.reader, files=files, read_back=read_back, traffic=self.traffic, stripe_size=STRIPE
         )
 
     def version(self, path: str = "file") -> ObjectVersion:

@@ -1,0 +1,52 @@
+"""How fast the requests of one origin go, and when one of them is far behind its fellows."""
+
+from __future__ import annotations
+
+from collections import deque
+
+__all__ = ["Pace"]
+
+# Requests that are remembered, and how many must be before any is called late.
+REMEMBERED = 64
+KNOWN = 8
+# One is late that takes so many times as long as its fellows took for the same bytes, and so many seconds more.
+FACTOR = 3.0
+GRACE = 0.25
+# The fellow it is compared with: all but a tenth were faster.
+QUANTILE = 0.9
+
+
+class Pace:
+    """Of the requests that ended well. Seconds and bytes; pure."""
+
+    def __init__(self) -> None:
+        self._first_bytes: deque[float] = deque(maxlen=REMEMBERED)
+        self._seconds_a_byte: deque[float] = deque(maxlen=REMEMBERED)
+        self._usual: tuple[float, float] | None = None
+
+    def note(self, first_byte: float, whole: float, length: int) -> None:
+        """A request for ``length`` bytes had its first after ``first_byte`` seconds, all after ``whole``."""
+        self._first_bytes.append(first_byte)
+        self._seconds_a_byte.append((whole - first_byte) / length)
+        self._usual = None
+
+    @property
+    def first_byte(self) -> float:
+        """Seconds after which nearly all requests have their first byte; 0 where that is not known yet."""
+        return self._slow()[0] if self._first_bytes else 0.0
+
+    def late_after(self, arrived: int) -> float | None:
+        """Seconds after which a request with ``arrived`` bytes is late; None: not known yet."""
+        if len(self._first_bytes) < KNOWN:
+            return None
+        first_byte, a_byte = self._slow()
+        return FACTOR * (first_byte + arrived * a_byte) + GRACE
+
+    def _slow(self) -> tuple[float, float]:
+        if self._usual is None:
+            self._usual = _quantile(self._first_bytes), _quantile(self._seconds_a_byte)
+        return self._usual
+
+
+def _quantile(values: deque[float]) -> float:
+    return sorted(values)[int((len(values) - 1) * QUANTILE)]

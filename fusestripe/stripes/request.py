@@ -1,0 +1,184 @@
+"""The range request for a stripe, or two: where it is far behind its fellows, a second one is sent after it.
+
+The second has memory of its own, so that what the first may still write never meets bytes that were checked.
+It takes the stripe over only once it is whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import trio
+
+from fusestripe.errors import OriginError, OriginUnavailable
+from fusestripe.origins.base import Origin, Superseded
+from fusestripe.stripes.memory import Buffer
+from fusestripe.stripes.resident import ResidentStripes, Stripe
+from fusestripe.stripes.traffic import Traffic
+
+__all__ = ["StripeRequest"]
+
+# How soon to look again where it cannot be said whether a request is late, or nothing done about it (seconds).
+LOOK_AGAIN = 0.25
+
+
+class _Answer:
+    """What came for one request, from byte ``start`` of the stripe on, into ``view`` of all of it.
+
+    ``is_first``: into the stripe's own memory, and told of as it comes. ``began_at`` and ``first_byte_at``
+    are None until then. The request's thread writes all but ``ended`` and ``error``.
+    """
+
+    def __init__(self, view: memoryview, start: int, *, is_first: bool) -> None:
+        self.view = view
+        self.is_first = is_first
+        self.start = start
+        self.filled = start
+        self.began_at: float | None = None
+        self.first_byte_at: float | None = None
+        self.ended = False
+        self.error: Exception | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.ended and self.error is None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it says something that another answer will not change."""
+        return self.ended and not (isinstance(self.error, OriginError) and self.error.transient)
+
+
+class StripeRequest:
+    """Asks ``origin`` for what ``stripe`` does not have yet; it begins ``offset`` bytes into its version.
+
+    ``progressed`` is called from the requests' threads as bytes come.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        stripe: Stripe,
+        offset: int,
+        progressed: Callable[[], None],
+        *,
+        stripes: ResidentStripes,
+        traffic: Traffic,
+        limiter: trio.CapacityLimiter,
+    ) -> None:
+        self._origin = origin
+        self._stripe = stripe
+        self._offset = offset
+        self._progressed = progressed
+        self._stripes = stripes
+        self._traffic = traffic
+        self._limiter = limiter
+        self._clock = trio.lowlevel.current_clock()
+        # Over what answers tell of: nothing any more once this is over.
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Return when the stripe is filled. Raises what the origin raises."""
+        if self._stripe.filled == self._stripe.length:
+            return  # what failed, failed after its last byte
+        answers = [_Answer(self._stripe.view, self._stripe.filled, is_first=True)]
+        spare: Buffer | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def bring(answer: _Answer) -> None:
+                    await self._bring(answer)
+                    if answer.is_final or all(each.ended for each in answers):
+                        nursery.cancel_scope.cancel()
+
+                nursery.start_soon(bring, answers[0])
+                spare = await self._memory_once_late(answers[0])
+                if spare is not None:
+                    answers.append(self._second(answers[0], spare))
+                    nursery.start_soon(bring, answers[1])
+        finally:
+            with self._lock:
+                self._is_over = True
+            if spare is not None:
+                self._stripes.give(self._conclude(answers, spare))
+        self._judge(answers)
+
+    async def _memory_once_late(self, first: _Answer) -> Buffer | None:
+        """Memory for a second answer as soon as ``first`` is late; None where there is none."""
+        while True:
+            now = self._clock.current_time()
+            due = now + LOOK_AGAIN
+            late = self._traffic.pace.late_after(first.filled - first.start)
+            if late is not None and first.began_at is not None:
+                if now < first.began_at + late:
+                    due = first.began_at + late
+                elif self._traffic.may_hedge(self._stripe.length - first.filled):
+                    return self._stripes.spare(self._stripe.length)
+            await trio.sleep_until(due)
+
+    def _second(self, first: _Answer, spare: Buffer) -> _Answer:
+        second = _Answer(spare.view, first.filled, is_first=False)
+        second.view[: second.start] = first.view[: second.start]
+        self._traffic.hedged += self._stripe.length - second.start
+        return second
+
+    async def _bring(self, answer: _Answer) -> None:
+        try:
+            await trio.to_thread.run_sync(self._ask, answer, limiter=self._limiter, abandon_on_cancel=True)
+        except Exception as error:
+            answer.error = error
+        else:
+            missing = self._stripe.length - answer.filled
+            answer.error = (
+                OriginUnavailable(f"{missing} bytes of the answer are missing") if missing else None
+            )
+        answer.ended = True
+        if answer.is_whole:
+            self._note(answer)
+
+    def _ask(self, answer: _Answer) -> None:
+        """In a thread."""
+        answer.began_at = self._clock.current_time()
+
+        def progress(arrived: int) -> None:
+            if answer.first_byte_at is None:
+                answer.first_byte_at = self._clock.current_time()
+            answer.filled = answer.start + arrived
+            self._tell(answer)
+            self._progressed()
+
+        into = answer.view[answer.start :]
+        self._origin.read_range(self._stripe.key[0], self._offset + answer.start, into, progress)
+
+    def _tell(self, answer: _Answer) -> None:
+        with self._lock:
+            if self._is_over:
+                raise Superseded
+            if answer.is_first:
+                self._stripe.advance(answer.filled)
+
+    def _conclude(self, answers: list[_Answer], spare: Buffer) -> Buffer:
+        """The memory that is not needed any more: of the answer that is not whole, or came second."""
+        if answers[0].is_whole or not answers[-1].is_whole:
+            return spare
+        old = self._stripes.exchange(self._stripe, spare)
+        self._stripe.advance(self._stripe.length)
+        return old
+
+    def _note(self, answer: _Answer) -> None:
+        assert answer.began_at is not None
+        assert answer.first_byte_at is not None
+        seconds = self._clock.current_time() - answer.began_at
+        first_byte = answer.first_byte_at - answer.began_at
+        self._traffic.pace.note(first_byte, seconds, self._stripe.length - answer.start)
+
+    def _judge(self, answers: list[_Answer]) -> None:
+        if any(answer.is_whole for answer in answers):
+            return
+        # The cause that will stay, if there is one; else what the first one said.
+        final = (answer.error for answer in answers if answer.is_final)
+        error = next(final, None) or answers[0].error
+        assert error is not None
+        raise error

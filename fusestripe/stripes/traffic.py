@@ -1,0 +1,48 @@
+"""What goes on between this process and each origin: how fast, how much at once, how much a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusestripe.origins.base import Origin
+from fusestripe.stripes.pace import Pace
+from fusestripe.stripes.tuning import Streams
+
+__all__ = ["Traffic", "TrafficTable"]
+
+# Of the bytes fetched, those asked for a second time are less than this share.
+HEDGED_SHARE = 0.05
+
+
+class Traffic:
+    """The requests to one origin. ``fetched`` and ``hedged`` are bytes: all, and those asked for twice."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self.pace = Pace()
+        self.fetched = 0
+        self.hedged = 0
+
+    def may_hedge(self, length: int) -> bool:
+        """Whether ``length`` bytes more may be asked for a second time."""
+        return self.hedged + length < HEDGED_SHARE * self.fetched
+
+
+class TrafficTable:
+    """The traffic of every origin; ``streams`` makes what decides how much of it there is at once."""
+
+    def __init__(self, streams: Callable[[Origin], Streams]) -> None:
+        self._streams = streams
+        self._traffics: dict[Origin, Traffic] = {}
+
+    def of(self, origin: Origin) -> Traffic:
+        """The one of ``origin``."""
+        traffic = self._traffics.get(origin)
+        if traffic is None:
+            traffic = self._traffics[origin] = Traffic(self._streams(origin))
+        return traffic
+
+    @property
+    def hedged(self) -> int:
+        """Bytes asked for a second time, of all origins."""
+        return sum(traffic.hedged for traffic in self._traffics.values())
