@@ -114,21 +114,22 @@ class HdfsOrigin:
         """See Origin."""
         if not len(into):
             return
-        held = self._readers.take(version)
-        try:
-            self._read(held, version, offset, into, progress)
-        except Superseded:
-            raise
-        except BaseException as error:
-            # Its list of blocks and their places may be what is wrong.
-            self._readers.drop(version)
-            if isinstance(error, OriginError):
+        block = offset // max(1, self.spread(version))
+        with self._readers.reading(version, block) as held:
+            try:
+                self._read(held, version, offset, into, progress)
+            except Superseded:
                 raise
-            if isinstance(error, Exception) or is_panic(error):
-                # What a vanished block says is not what matters if the file is another by now.
-                held.confirm()
-                raise failure_of(error, _shown(version)) from None
-            raise
+            except BaseException as error:
+                # Its list of blocks and their places may be what is wrong.
+                self._readers.drop(version)
+                if isinstance(error, OriginError):
+                    raise
+                if isinstance(error, Exception) or is_panic(error):
+                    # What a vanished block says is not what matters if the file is another by now.
+                    held.confirm()
+                    raise failure_of(error, _shown(version)) from None
+                raise
 
     def close(self) -> None:
         """See Origin."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -18,10 +19,10 @@ __all__ = ["HeldReader", "HeldReaders"]
 
 VERSIONS = 64
 """Versions whose readers are kept: that many files are read at once, or one after another."""
-READERS = 3
-"""Readers of one version. The NameNode gives each the replicas of a block in an order of its own, so that
-the stripes of one block come from several DataNodes (DatanodeManager.sortLocatedBlocks shuffles what is
-equally near)."""
+READERS = 6
+"""Readers of one version. The NameNode gives each the replicas of a block in an order of its own
+(DatanodeManager.sortLocatedBlocks shuffles what is equally near), and a reader reads a block from the first of
+them that answers. With fewer, all of a block would come from one DataNode too often."""
 LIFETIME = 600.0
 """Seconds after which the places are asked for again: replicas move, and the tokens of blocks expire after
 10 hours (dfs.block.access.token.lifetime of hdfs-default.xml)."""
@@ -47,17 +48,36 @@ class HeldReader(msgspec.Struct, frozen=True):
         self.confirmation.confirm()
 
 
+class _Reader:
+    """``busy`` is how many requests for each block are under way by it."""
+
+    def __init__(self, reader: FileReader) -> None:
+        self.reader = reader
+        self.busy: Counter[int] = Counter()
+
+
 class _Version:
     def __init__(self, confirmation: Confirmation) -> None:
         self.confirmation = confirmation
-        self.readers: deque[FileReader] = deque()
+        # Those used last stand at the end.
+        self.readers: list[_Reader] = []
         self.expires = time.monotonic() + LIFETIME
+
+    def idlest(self, block: int) -> _Reader | None:
+        """The reader with the least to do for ``block``; None where another should be opened."""
+        found = min(self.readers, key=lambda reader: reader.busy[block], default=None)
+        if found is None or (found.busy[block] and len(self.readers) < READERS):
+            return None
+        self.readers.remove(found)
+        self.readers.append(found)
+        return found
 
 
 class HeldReaders:
     """``open_reader`` brings a reader of a version's path, ``ask`` raises unless the path has the version.
 
-    Safe to call from many threads.
+    Requests for one block go to the reader that has the fewest of them under way. So DataNodes that are fast
+    get more of them, and one that is slow keeps those it has. Safe to call from many threads.
     """
 
     def __init__(
@@ -68,18 +88,25 @@ class HeldReaders:
         self._lock = threading.Lock()
         self._versions: OrderedDict[ObjectVersion, _Version] = OrderedDict()
 
-    def take(self, version: ObjectVersion) -> HeldReader:
-        """A reader of the path, each of them in turn. Raises what opening raises."""
+    @contextmanager
+    def reading(self, version: ObjectVersion, block: int) -> Iterator[HeldReader]:
+        """A reader of the path, for a request for bytes of ``block``. Raises what opening raises."""
         with self._lock:
             held = self._held(version)
-            if len(held.readers) == READERS:
-                held.readers.rotate()
-                return HeldReader(held.readers[0], held.confirmation)
-        reader = self._open(version)
-        with self._lock:
-            if len(held.readers) < READERS:
-                held.readers.append(reader)
-        return HeldReader(reader, held.confirmation)
+            chosen = held.idlest(block)
+            if chosen is not None:
+                chosen.busy[block] += 1
+        if chosen is None:
+            chosen = _Reader(self._open(version))
+            chosen.busy[block] += 1
+            with self._lock:
+                if len(held.readers) < READERS:
+                    held.readers.append(chosen)
+        try:
+            yield HeldReader(chosen.reader, held.confirmation)
+        finally:
+            with self._lock:
+                chosen.busy[block] -= 1
 
     def drop(self, version: ObjectVersion) -> None:
         """Ask for the places again the next time."""

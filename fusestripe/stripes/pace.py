@@ -9,7 +9,7 @@ __all__ = ["Pace"]
 # Requests that are remembered, and how many must be before any is called late.
 REMEMBERED = 64
 KNOWN = 8
-# One is late that takes so many times as long as its fellows took for the same bytes, and so many seconds more.
+# One is late that takes so many times as long as its fellows for the same bytes, and so many seconds more.
 FACTOR = 3.0
 GRACE = 0.25
 # The fellow it is compared with: all but a tenth were faster.

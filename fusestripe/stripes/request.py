@@ -130,10 +130,8 @@ class StripeRequest:
         except Exception as error:
             answer.error = error
         else:
-            missing = self._stripe.length - answer.filled
-            answer.error = (
-                OriginUnavailable(f"{missing} bytes of the answer are missing") if missing else None
-            )
+            if missing := self._stripe.length - answer.filled:
+                answer.error = OriginUnavailable(f"{missing} bytes of the answer are missing")
         answer.ended = True
         if answer.is_whole:
             self._note(answer)
