@@ -125,6 +125,7 @@ def _facts(status: Status) -> Table:
     failed = _count(reads.errors, "error")
     row("reads", f"{_count(reads.count, 'read')}, {format_size(reads.bytes)}, {failed}")
     row("came from", f"cache {format_size(served.cache)}, origin {format_size(served.origin)}")
+    row("read back", f"{format_size(served.checked)} of the cache, to see that it is right")
     row(
         "origin",
         f"{_count(origin.requests, 'request')}, {format_size(origin.bytes)}, {origin.retries} tried again, "
@@ -138,7 +139,11 @@ def _facts(status: Status) -> Table:
     row("", f"{cache.evictions} evicted, {_count(cache.corrupt_stripes, 'corrupt stripe')}")
     used, peak, budget = (format_size(size) for size in (memory.used, memory.peak, memory.limit))
     row("memory", f"{used} in use, {peak} at most, of {budget}")
-    row("kernel", f"{_count(status.open_files, 'open file')}, {_count(status.inodes, 'inode')}")
+    row(
+        "kernel",
+        f"{_count(status.open_files, 'open file')}, {_count(status.inodes, 'inode')}; "
+        f"reads {_count(status.passed_through, 'file')} itself, uncounted",
+    )
     for feature in status.features:
         row("feature", f"{feature.name}: {'on' if feature.on else f'off, {feature.why}'}")
     return table
@@ -149,10 +154,12 @@ def _files(status: Status) -> Table:
     table.add_column("path", overflow="fold")
     for name in ("size", "in cache", "from cache", "from origin"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("read by", no_wrap=True)
     for file in status.files:
         share = f"{100 * file.present // file.size} %" if file.size else "100 %"
         sizes = (format_size(file.from_cache), format_size(file.from_origin))
-        table.add_row(Text(file.path), format_size(file.size), share, *sizes)
+        reader = "kernel" if file.passthrough else "daemon"
+        table.add_row(Text(file.path), format_size(file.size), share, *sizes, reader)
     return table
 
 

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
@@ -20,23 +19,14 @@ from rich.progress import Progress
 import fusestripe
 from fusestripe import doctor
 from fusestripe.cache.files import CacheDirectory
-from fusestripe.cache.health import CacheStatistics
 from fusestripe.cli import COMMANDS, cli
-from fusestripe.commands import status as status_command
 from fusestripe.commands.bench import Rate, judge
 from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
 from fusestripe.commands.prefetch import Bars, Lines
-from fusestripe.commands.status import format_duration, render
 from fusestripe.config import load
-from fusestripe.kernel import mounting
 from fusestripe.named import Named, split_url
-from fusestripe.openfiles import FileStatistics
 from fusestripe.prefetcher import Report
-from fusestripe.reader import ReadStatistics
-from fusestripe.stripes.fetch import FetchStatistics
-from fusestripe.stripes.memory import PoolStatistics
-from fusestripe.telemetry.status import Feature, RouteStatus, ServedStatus, Status
 from fusestripe.units import MIB
 from tests.support.memory_origin import MemoryOrigin
 
@@ -377,70 +367,6 @@ def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
     assert "has 100 B, less than a stripe" in result.stderr
 
 
-STATUS = Status(
-    pid=1,
-    version="0",
-    mountpoint="/mnt/[bold]",
-    uptime=90061,
-    routes=(RouteStatus("/", "s3://b"),),
-    cache=CacheStatistics(
-        directory="/nvme",
-        used=5 * MIB,
-        limit=10 * MIB,
-        objects=1,
-        held=1,
-        descriptors=2,
-        health="normal",
-        loads=0,
-        loaded_bytes=0,
-        direct_reads=0,
-        direct_read_bytes=0,
-        saves=1,
-        saved_bytes=5 * MIB,
-        no_room=0,
-        evictions=0,
-        evicted_bytes=0,
-        corrupt_stripes=1,
-        read_errors=0,
-        write_errors=0,
-    ),
-    memory=PoolStatistics(10, 5, 7),
-    reads=ReadStatistics(1, 2048, 0),
-    origin=FetchStatistics(3, 4096, 1, 0, 0, 2),
-    served=ServedStatus(cache=1, origin=2),
-    open_files=1,
-    inodes=2,
-    features=(Feature("passthrough", on=False, why="takes root"),),
-    files=(FileStatistics("/a/[red]x", 200, 100, 3, 4),),
-)
-
-
-def test_a_status_for_people() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(render(STATUS))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    for words in (
-        "/ shows s3://b",
-        "up 1 d 1 h",
-        "1 read, 2 KiB, 0 errors",
-        "5 MiB of 10 MiB, 1 object, normal",
-        "1 corrupt stripe",
-        "passthrough: off, takes root",
-        "/a/[red]x",
-        "50 %",
-        "/mnt/[bold]",
-    ):
-        assert words in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3661, "1 h 1 min"), (90061, "1 d 1 h")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
 def test_doctor_asks_every_route(source: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(
@@ -516,21 +442,3 @@ def test_what_is_switched_off_is_said() -> None:
 def test_the_group_imports_only_what_is_asked_for() -> None:
     assert isinstance(cli, click.Group)
     assert list(cli.list_commands(click.Context(cli))) == list(COMMANDS)
-
-
-def test_a_daemon_of_another_version_costs_only_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an upgrade the mounts that are there go on, and answer in their own way."""
-    old, new = (mounting.Mount(f"/mnt/{name}", mounting.FSTYPE, "s", "0:1", ()) for name in ("old", "new"))
-    answers = {"old": {"pid": 1, "cache": {"dir": "/nvme"}}, "new": msgspec.to_builtins(STATUS)}
-    monkeypatch.setattr(mounting, "our_mounts", lambda: [old, new])
-    monkeypatch.setattr(mounting, "mounts", lambda: [old, new])
-    monkeypatch.setattr(status_command, "socket_of", lambda mount: mount.mountpoint)
-    monkeypatch.setattr(status_command, "request", lambda path, _: iter([answers[os.path.basename(path)]]))
-    shown = run("status", "--json")
-    assert shown.exit_code == 0
-    first, second = json.loads(shown.stdout)
-    assert first["mountpoint"] == "/mnt/old"
-    assert "is of another version of fusestripe: unmount and mount again" in first["error"]
-    assert second["pid"] == STATUS.pid
-    alone = run("status", "/mnt/old")
-    assert (alone.exit_code, alone.stderr.count("\n")) == (1, 1)
