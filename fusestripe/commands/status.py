@@ -16,6 +16,7 @@ from rich.text import Text
 from fusestripe.commands.options import json_option, print_json
 from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
+from fusestripe.stripes.traffic import TrafficStatistics
 from fusestripe.telemetry.control import request, socket_of
 from fusestripe.telemetry.status import Status
 from fusestripe.units import format_size
@@ -121,6 +122,7 @@ def _facts(status: Status) -> Table:
 
     for route in status.routes:
         row("route", f"{route.path} shows {route.url}")
+        row("", _traffic(route.traffic))
     row("daemon", f"pid {status.pid}, version {status.version}, up {format_duration(status.uptime)}")
     failed = _count(reads.errors, "error")
     row("reads", f"{_count(reads.count, 'read')}, {format_size(reads.bytes)}, {failed}")
@@ -129,7 +131,7 @@ def _facts(status: Status) -> Table:
     row(
         "origin",
         f"{_count(origin.requests, 'request')}, {format_size(origin.bytes)}, {origin.retries} tried again, "
-        f"{origin.errors} failed, {origin.in_flight} in flight",
+        f"{origin.errors} failed, {origin.in_flight} in flight, {format_size(origin.hedged)} asked for twice",
     )
     row(
         "cache",
@@ -147,6 +149,14 @@ def _facts(status: Status) -> Table:
     for feature in status.features:
         row("feature", f"{feature.name}: {'on' if feature.on else f'off, {feature.why}'}")
     return table
+
+
+def _traffic(traffic: TrafficStatistics) -> str:
+    """How many stripes may be in flight, and what came of it."""
+    of = "found while reading" if traffic.tuned else "of each file"
+    return (
+        f"{_count(traffic.allowed, 'stripe')} in flight at most, {of}; {format_size(traffic.fetched)} fetched"
+    )
 
 
 def _files(status: Status) -> Table:

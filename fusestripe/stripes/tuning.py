@@ -31,6 +31,16 @@ THROTTLED_SECONDS = 1.0
 class Streams(Protocol):
     """The requests to one origin in flight, and how many may be. On the event loop, but for ``passed``."""
 
+    @property
+    def allowed(self) -> int:
+        """How many stripes may be in flight now: of all files where that is ``tuned``, else of each."""
+        ...
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the number is found by trying."""
+        ...
+
     def share(self, version: ObjectVersion) -> int:
         """How many stripes of ``version`` may be in flight, as things stand."""
         ...
@@ -55,8 +65,15 @@ class Streams(Protocol):
 class FixedStreams:
     """``count`` stripes of each file."""
 
+    tuned = False
+
     def __init__(self, count: int) -> None:
         self._count = count
+
+    @property
+    def allowed(self) -> int:
+        """See Streams."""
+        return self._count
 
     def share(self, version: ObjectVersion) -> int:
         """See Streams."""
@@ -81,6 +98,8 @@ class TunedStreams:
     A number is judged only while that many are in flight: where readers want less, less says nothing.
     """
 
+    tuned = True
+
     def __init__(self, climb: Climb) -> None:
         self._climb = climb
         self._clock = trio.lowlevel.current_clock()
@@ -93,6 +112,11 @@ class TunedStreams:
         self._due = 0.0
         self._mark: tuple[float, int] | None = None
         self._throttled_at = -THROTTLED_SECONDS
+
+    @property
+    def allowed(self) -> int:
+        """See Streams."""
+        return self._climb.count
 
     def share(self, version: ObjectVersion) -> int:
         """See Streams."""

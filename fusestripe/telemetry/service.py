@@ -68,7 +68,10 @@ class ControlService:
             version=fusestripe.__version__,
             mountpoint=self._mountpoint,
             uptime=time.monotonic() - self._started,
-            routes=tuple(RouteStatus(f"/{path}", origin.url) for path, origin in engine.origins.items()),
+            routes=tuple(
+                RouteStatus(f"/{path}", origin.url, engine.traffic.of(origin).statistics())
+                for path, origin in engine.origins.items()
+            ),
             cache=cache,
             memory=engine.pool.statistics(),
             reads=engine.reader.statistics(),

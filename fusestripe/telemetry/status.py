@@ -9,6 +9,7 @@ from fusestripe.openfiles import FileStatistics
 from fusestripe.reader import ReadStatistics
 from fusestripe.stripes.fetch import FetchStatistics
 from fusestripe.stripes.memory import PoolStatistics
+from fusestripe.stripes.traffic import TrafficStatistics
 
 __all__ = [
     "Feature",
@@ -19,10 +20,11 @@ __all__ = [
 
 
 class RouteStatus(msgspec.Struct, frozen=True):
-    """``path`` of the mounted tree shows ``url``."""
+    """``path`` of the mounted tree shows ``url``; ``traffic`` is what goes on between there and here."""
 
     path: str
     url: str
+    traffic: TrafficStatistics
 
 
 class ServedStatus(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from fusestripe.openfiles import FileStatistics
 from fusestripe.reader import ReadStatistics
 from fusestripe.stripes.fetch import FetchStatistics
 from fusestripe.stripes.memory import PoolStatistics
+from fusestripe.stripes.traffic import TrafficStatistics
 from fusestripe.telemetry.status import Feature, RouteStatus, ServedStatus, Status
 from fusestripe.units import MIB
 
@@ -33,7 +34,10 @@ STATUS = Status(
     version="0",
     mountpoint="/mnt/[bold]",
     uptime=90061,
-    routes=(RouteStatus("/", "s3://b"),),
+    routes=(
+        RouteStatus("/", "s3://b", TrafficStatistics(24, tuned=True, fetched=3 * MIB, hedged=MIB)),
+        RouteStatus("/hub", "https://h", TrafficStatistics(1, tuned=False, fetched=0, hedged=0)),
+    ),
     cache=CacheStatistics(
         directory="/nvme",
         used=5 * MIB,
@@ -59,7 +63,7 @@ STATUS = Status(
     ),
     memory=PoolStatistics(10, 5, 7),
     reads=ReadStatistics(1, 2048, 0),
-    origin=FetchStatistics(3, 4096, 1, 0, 0, 2),
+    origin=FetchStatistics(3, 4096, 1, 0, MIB, 2),
     served=ServedStatus(cache=1, origin=2, checked=3 * MIB),
     open_files=2,
     passed_through=1,
@@ -88,6 +92,9 @@ def test_a_status_for_people() -> None:
         "5 MiB of 10 MiB, 1 object, normal",
         "1 corrupt stripe",
         "cache 1 B, origin 2 B",
+        "24 stripes in flight at most, found while reading; 3 MiB fetched",
+        "1 stripe in flight at most, of each file; 0 B fetched",
+        "2 in flight, 1 MiB asked for twice",
         "3 MiB of the cache, to see",
         "passthrough: off, takes root",
         "/a/[red]x",
