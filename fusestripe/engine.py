@@ -79,6 +79,7 @@ class Engine:
             stripe_size=settings.stripes.size,
         )
         self.prefetcher = Prefetcher(
+            stripes=self.stripes,
             reader=self.reader,
             files=self.files,
             read_back=read_back,

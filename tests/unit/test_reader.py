@@ -77,7 +77,12 @@ class House:
             stripe_size=STRIPE,
         )
         self.prefetcher = Prefetcher(
-            reader=self.reader, files=files, read_back=read_back, traffic=self.traffic, stripe_size=STRIPE
+            stripes=self.stripes,
+            reader=self.reader,
+            files=files,
+            read_back=read_back,
+            traffic=self.traffic,
+            stripe_size=STRIPE,
         )
 
     def version(self, path: str = "file") -> ObjectVersion:
