@@ -84,9 +84,45 @@ def test_an_error_is_one_line_and_status_1(args: list[str], line: str) -> None:
     assert "secret" not in result.stderr
 
 
-@pytest.mark.parametrize("args", [["mount"], ["mont"], ["mount", "a", "b", "--colour"], ["cache", "shake"]])
-def test_wrong_usage_is_status_2(args: list[str]) -> None:
-    assert run(*args).exit_code == 2
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        ("umount /mnt", 'unknown command "umount": did you mean "unmount"?'),
+        ("mont a b", 'unknown command "mont": did you mean "mount"?'),
+        ("cache evit", 'unknown command "evit": did you mean "evict"?'),
+        ("frobnicate", f'unknown command "frobnicate": fusestripe has {", ".join(COMMANDS)}'),
+    ],
+)
+def test_an_unknown_command_is_one_line_and_status_2(args: str, line: str) -> None:
+    result = run(*args.split())
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"fusestripe: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "word", "end"),
+    [
+        ("mount", "SOURCE", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount s3://b", "MOUNTPOINT", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount a b c", "(c)", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount a b --colour", "--colour", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount a b --config", "--config", "requires an argument"),
+        ("unmount", "MOUNTPOINT", "usage: fusestripe unmount [OPTIONS] MOUNTPOINT"),
+        ("cache ls --jsn", "--jsn", "usage: fusestripe cache ls [OPTIONS]"),
+        ("--colour", "--colour", "usage: fusestripe [OPTIONS] COMMAND [ARGS]..."),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(args: str, word: str, end: str) -> None:
+    """The words between are click's."""
+    result = run(*args.split())
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("fusestripe: ")
+    assert word in result.stderr.partition("usage: ")[0]
+    assert result.stderr.endswith(f"{end}\n")
+
+
+@pytest.mark.parametrize("args", [[], ["cache"]])
+def test_a_group_alone_shows_its_commands(args: list[str]) -> None:
+    assert "Commands:" in run(*args).output
 
 
 def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
