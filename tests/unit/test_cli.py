@@ -22,8 +22,8 @@ from fusestripe.commands.bench import Rate, judge
 from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
 from fusestripe.config import load
-from fusestripe.named import Named, split_url
-from fusestripe.units import MIB
+from fusestripe.named import Named
+from fusestripe.units import MIB, split_url
 from tests.support.memory_origin import MemoryOrigin
 
 
