@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 import fusestripe
-from fusestripe import doctor
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.cli import COMMANDS, cli
 from fusestripe.commands.bench import Rate, judge
@@ -373,78 +372,6 @@ def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
     result = run("bench", f"file://{source}/sub/b.bin")
     assert result.exit_code == 1
     assert "has 100 B, less than a stripe" in result.stderr
-
-
-def test_doctor_asks_every_route(source: Path, tmp_path: Path) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text(
-        f'[[route]]\npath = "/good"\nsource = "file://{source}"\n'
-        f'[[route]]\npath = "/bad"\nsource = "file://{source}/nothing"\n'
-    )
-    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "new" / "cache"), "--json")
-    findings = {finding["what"]: finding for finding in json.loads(result.stdout)}
-    assert findings["route /good"]["level"] == "ok"
-    assert findings["route /bad"]["level"] == "fail"
-    assert "does not exist" in findings["route /bad"]["text"]
-    assert findings["cache disk"]["level"] != "fail"
-    assert result.exit_code == 1
-    assert not (tmp_path / "new").exists()
-
-
-def test_doctor_says_what_each_store_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR", "AZURE_")):
-            monkeypatch.delenv(name)
-    for name in ("HOME", "CLOUDSDK_CONFIG"):
-        monkeypatch.setenv(name, str(tmp_path))
-    for name in ("NO_GCE_CHECK", "AWS_EC2_METADATA_DISABLED"):
-        monkeypatch.setenv(name, "true")
-    sources = ("s3://bucket", "gs://bucket", "az://container", "http://127.0.0.1:1/models")
-    config = tmp_path / "config.toml"
-    routes = [f'[[route]]\npath = "/{at}"\nsource = "{url}"\n' for at, url in enumerate(sources)]
-    config.write_text("\n".join(routes))
-    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "cache"), "--json")
-    findings = {found["what"]: found for found in json.loads(result.stdout)}
-    for at, mend in enumerate(
-        ("AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT")
-    ):
-        assert findings[f"route /{at}"]["level"] == "fail"
-        assert mend in findings[f"route /{at}"]["mend"]
-    assert "connection refused" in findings["route /3"]["text"]
-
-
-def test_doctor_has_a_line_for_each_thing(tmp_path: Path) -> None:
-    result = run("doctor", "--cache-dir", str(tmp_path))
-    words = [line.split()[0] for line in result.stdout.splitlines()]
-    assert len(words) >= 10
-    assert set(words) <= {"ok", "warning", "fail"}
-    assert result.exit_code == ("fail" in words)
-
-
-@pytest.mark.parametrize(
-    ("release", "right", "says"),
-    [
-        ("6.9.0", True, "the kernel reads"),
-        ("6.8.12-1", True, "not in Linux 6.8"),
-        ("6.12", False, "CAP_SYS_ADMIN"),
-        ("10.0", True, "the kernel reads"),
-    ],
-)
-def test_passthrough_takes_a_kernel_and_a_right(release: str, right: bool, says: str) -> None:
-    assert says in doctor.passthrough(release, right, load(None, {})).text
-
-
-@pytest.mark.parametrize(
-    ("release", "level"), [("6.5.0", "ok"), ("6.4.12", "warning"), ("5.15.0-91", "warning")]
-)
-def test_the_channel_takes_a_kernel(release: str, level: str) -> None:
-    assert doctor.channel(release, load(None, {})).level == level
-
-
-def test_what_is_switched_off_is_said() -> None:
-    settings = load(None, {"channel": "no", "passthrough": "no"})
-    assert "switched off" in doctor.channel("6.18.0", settings).text
-    assert "switched off" in doctor.passthrough("6.18.0", True, settings).text
 
 
 def test_the_group_imports_only_what_is_asked_for() -> None:
