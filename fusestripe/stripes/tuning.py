@@ -7,11 +7,12 @@ from typing import Protocol
 
 import trio
 
+from fusestripe.origins.base import Origin, SpreadOrigin
 from fusestripe.stripes.climb import Climb
 from fusestripe.stripes.resident import Stripe
 from fusestripe.units import MIB, ObjectVersion
 
-__all__ = ["START", "START_SPREAD", "FixedStreams", "Streams", "TunedStreams"]
+__all__ = ["START", "START_SPREAD", "FixedStreams", "Streams", "TunedStreams", "climb_for"]
 
 # What one file needs to fill a 10 Gb/s card from stores that give 50 to 100 MB/s a connection.
 START = 16
@@ -26,6 +27,12 @@ SLACK = 8
 SETTLING = 0.1
 # Answers that ask for less, within so many seconds, count as one.
 THROTTLED_SECONDS = 1.0
+
+
+def climb_for(origin: Origin, buffers: int) -> Climb:
+    """How the number for ``origin`` is looked for; half of ``buffers`` stripes of memory wait to be read."""
+    start = START_SPREAD if isinstance(origin, SpreadOrigin) else START
+    return Climb(start, max(1, buffers // 2))
 
 
 class Streams(Protocol):

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -17,11 +18,12 @@ from click.testing import CliRunner, Result
 import fusestripe
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.cli import COMMANDS, cli
-from fusestripe.commands.bench import Rate, judge
+from fusestripe.commands.bench import Rate, judge, settle
 from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
 from fusestripe.config import load
 from fusestripe.named import Named
+from fusestripe.stripes.climb import Climb
 from fusestripe.units import MIB, split_url
 from tests.support.memory_origin import MemoryOrigin
 
@@ -352,13 +354,36 @@ def test_reports_name_what_lies_below_a_url(url: str, below: str, shown: str) ->
 def test_bench_advises_the_fewest_streams_that_give_nearly_all() -> None:
     settings = load("s3://b", {}, environ={})
     rates = [Rate(1, 50, 1), Rate(4, 200, 1), Rate(8, 390, 1), Rate(16, 800, 2), Rate(32, 380, 1)]
-    result = judge("s3://b/x", 1000, rates, settings)
+    result = judge("s3://b/x", 1000, rates, settings, Climb(16, 64))
     assert (result.stripe_count, result.speedup) == (8, 7.8)
     assert result.rates["16"] == 400
 
 
+@pytest.mark.parametrize("noise", [(1, 1.04, 1.01, 1.03), (1.03, 0.99, 1.04, 1), (0.96, 1, 0.98, 1.01)])
+def test_bench_advises_no_more_streams_for_noise(noise: tuple[float, ...]) -> None:
+    """An origin that gives all it has to four streams."""
+    rates = [Rate(1, 50_000_000, 1), *(Rate(4 << n, int(200e6 * by), 1) for n, by in enumerate(noise))]
+    assert judge("s3://b/x", 1000, rates, load("s3://b", {}, environ={}), Climb(16, 64)).stripe_count == 4
+
+
+@pytest.mark.parametrize(
+    ("gives", "start", "least", "most"),
+    [
+        (lambda count: min(count * 12.5e6, 1e9), 16, 32, 64),  # beyond what was measured it does not guess
+        (lambda count: min(count * 50e6, 400e6), 16, 7, 12),
+        (lambda count: min(count * 50e6, 400e6), 32, 7, 12),
+        (lambda count: 200e6, 16, 1, 4),
+    ],
+)
+def test_bench_tells_what_the_default_would_find(
+    gives: Callable[[int], float], start: int, least: int, most: int
+) -> None:
+    rates = [Rate(count, int(gives(count)), 1) for count in (1, 4, 8, 16, 32)]
+    assert least <= settle(Climb(start, 64), rates) <= most
+
+
 def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusestripe.commands.bench.SECONDS", 0.2)
+    monkeypatch.setattr("fusestripe.commands.bench.SECONDS", 0.1)
     result = run("bench", f"file://{source}", "--stripe-size", "1MiB", "--json", "-o", "ttl=1")
     assert result.exit_code == 0, result.output
     measured = json.loads(result.stdout)
@@ -366,6 +391,13 @@ def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPa
     assert set(measured["rates"]) == {"1", "4", "8", "16", "32"}
     assert min(measured["rates"].values()) > 0
     assert measured["stripe_size"] == MIB
+    assert 1 <= measured["default_finds"] <= 512  # half of a GiB
+    said = run("bench", f"file://{source}", "--stripe-size", "1MiB").stdout.splitlines()[-3:]
+    assert re.fullmatch(r"(4|8|16|32) are the fewest that give 95% of the best\.", said[0])
+    assert re.fullmatch(
+        r"use: --stripe-size 1MiB; --stripe-count -1, the default, finds .+: some \d+", said[1]
+    )
+    assert re.fullmatch(r"or fix it: --stripe-size 1MiB --stripe-count (4|8|16|32)", said[2])
 
 
 def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
