@@ -285,8 +285,8 @@ def show(result: Bench, rates: Sequence[Rate]) -> None:
     console.print(table)
     size = f"--stripe-size {format_size(result.stripe_size).replace(' ', '')}"
     for line in (
-        f"{result.stripe_count} are the fewest that give {ENOUGH:.0%} of the best.",
-        f"use: {size}; --stripe-count -1, the default, finds the number itself: some {result.default_finds}",
-        f"or fix it: {size} --stripe-count {result.stripe_count}",
+        f"{result.stripe_count} streams are the fewest that give {ENOUGH:.0%} of the best",
+        f"the default (--stripe-count -1) finds the number itself: some {result.default_finds} here",
+        f"to set it: --stripe-count {result.stripe_count} {size}",
     ):
         console.print(line, soft_wrap=True)
