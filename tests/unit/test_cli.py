@@ -23,6 +23,7 @@ from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
 from fusestripe.config import load
 from fusestripe.named import Named
+from fusestripe.origins.registry import FACTORIES
 from fusestripe.stripes.climb import Climb
 from fusestripe.units import MIB, split_url
 from tests.support.memory_origin import MemoryOrigin
@@ -51,6 +52,11 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     result = run(*name.split(), "--help")
     assert result.exit_code == 0
     assert f"Example: fusestripe {name}" in " ".join(result.output.split())
+
+
+def test_the_help_of_mount_names_every_store() -> None:
+    words = run("mount", "--help").output.split()
+    assert [scheme for scheme in FACTORIES if not any(f"{scheme}://" in word for word in words)] == []
 
 
 def test_help_lists_every_command() -> None:
