@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 2.0
 
 
 class Holders(msgspec.Struct, frozen=True):
-    """``names`` of processes, like "python (4711)"; ``all_seen``: ``seconds`` sufficed to look at every one."""
+    """``names`` of processes, like "python (4711)"; ``all_seen``: in ``seconds`` every one was looked at."""
 
     names: tuple[str, ...]
     all_seen: bool
