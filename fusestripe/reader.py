@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 SMALL_READ = 128 * KIB
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
-# Pieces of a file, each on another server, that are read from at once as far as the memory allows.
-UNITS_AHEAD = 4
 # Seconds after its last read for which a file has a share of the memory.
 ACTIVE = 5.0
 
@@ -296,19 +294,23 @@ class Reader:
         with self._lock:
             walks = [walk for pattern in file.patterns for walk in pattern.ahead()]
         nearest = islice(take_turns(walks, self._stripe_size), self._window(file))
-        if file.unit <= self._stripe_size:
+        if not file.is_spread:
             return nearest
         missing = (index for index in nearest if (file.version, index) not in self._stripes)
-        return spread_out(missing, file.in_flight, self._stripe_size, file.unit)
+        return spread_out(islice(missing, self._share(file)), file.in_flight, self._stripe_size, file.unit)
 
     def _window(self, file: OpenFile) -> int:
-        """How many stripes ahead of its readers one file may hold: a fair share of the memory."""
+        """How many stripes ahead of its readers one file may hold: a fair share of the memory.
+
+        More than are in flight, for those behind one that is late. Servers are late more often the more there
+        are of them.
+        """
         horizon = trio.current_time() - ACTIVE
         while self._active and next(iter(self._active.values())) < horizon:
             self._active.popitem(last=False)
         share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
         in_flight = self._share(file)
-        wish = max(in_flight + in_flight // 2, UNITS_AHEAD * file.unit // self._stripe_size)
+        wish = 3 * in_flight if file.is_spread else in_flight + in_flight // 2
         return max(1, min(wish, share))
 
     def _share(self, file: OpenFile) -> int:

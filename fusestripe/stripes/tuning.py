@@ -16,7 +16,7 @@ __all__ = ["START", "START_SPREAD", "FixedStreams", "Streams", "TunedStreams"]
 # What one file needs to fill a 10 Gb/s card from stores that give 50 to 100 MB/s a connection.
 START = 16
 # Of an origin whose files lie on many servers: some idle by chance unless there are many more than servers.
-START_SPREAD = 32
+START_SPREAD = 48
 # A number in flight is judged by what comes in so many seconds, and in so many bytes for each of them.
 JUDGED_SECONDS = 0.3
 JUDGED_BYTES = 2 * MIB
@@ -30,6 +30,11 @@ THROTTLED_SECONDS = 1.0
 
 class Streams(Protocol):
     """The requests to one origin in flight, and how many may be. On the event loop, but for ``passed``."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the origin could well do more than it is asked for now."""
+        ...
 
     def share(self, version: ObjectVersion) -> int:
         """How many stripes of ``version`` may be in flight, as things stand."""
@@ -57,6 +62,12 @@ class FixedStreams:
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._flights = 0
+
+    @property
+    def idle(self) -> bool:
+        """See Streams."""
+        return self._flights <= self._count // 2
 
     def share(self, version: ObjectVersion) -> int:
         """See Streams."""
@@ -64,12 +75,14 @@ class FixedStreams:
 
     def began(self, stripe: Stripe) -> None:
         """See Streams."""
+        self._flights += 1
 
     def passed(self) -> None:
         """See Streams."""
 
     def ended(self, stripe: Stripe) -> None:
         """See Streams."""
+        self._flights -= 1
 
     def throttled(self) -> None:
         """See Streams."""
@@ -93,6 +106,11 @@ class TunedStreams:
         self._due = 0.0
         self._mark: tuple[float, int] | None = None
         self._throttled_at = -THROTTLED_SECONDS
+
+    @property
+    def idle(self) -> bool:
+        """See Streams."""
+        return len(self._flights) <= self._climb.count // 2
 
     def share(self, version: ObjectVersion) -> int:
         """See Streams."""
