@@ -20,20 +20,19 @@ from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.readback import ReadBack
+from fusestripe.smallreads import SmallReads
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.plan import Piece, pieces, spread_out, stripe_length, take_turns
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.stripes.resident import ResidentStripes, Stripe
 from fusestripe.stripes.traffic import TrafficTable
-from fusestripe.units import KIB, ObjectVersion
+from fusestripe.units import ObjectVersion
 
 __all__ = ["Handle", "ReadStatistics", "Reader"]
 
 log = logging.getLogger(__name__)
 
-# A read no longer than this that follows no other is served from the cache file without its whole stripe.
-SMALL_READ = 128 * KIB
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
 # Seconds after its last read for which a file has a share of the memory.
@@ -77,6 +76,7 @@ class Reader:
         pool: BufferPool,
         fetcher: Fetcher,
         files: OpenFiles,
+        small: SmallReads,
         disk: DiskThreads,
         read_back: ReadBack,
         traffic: TrafficTable,
@@ -86,6 +86,7 @@ class Reader:
         self._pool = pool
         self._fetcher = fetcher
         self._files = files
+        self._small = small
         self._stripe_size = stripe_size
         self._traffic = traffic
         self._disk = disk
@@ -209,10 +210,8 @@ class Reader:
             goes_on = handle.pattern.observe(offset, length)
             position = self._position(handle.pattern)
         plan = list(pieces(offset, length, self._stripe_size))
-        if len(plan) == 1 and length <= SMALL_READ and not goes_on:
-            direct = await self._read_cache_file(file, plan[0], offset, length)
-            if direct is not None:
-                return direct
+        if len(plan) == 1 and not goes_on and self._small.is_small(plan[0]):
+            return await self._read_small(file, plan[0], position)
         self._begin_ahead(file, (piece.index for piece in plan[1:]))
         if len(plan) == 1:
             return await self._slice(file, plan[0], position)
@@ -235,20 +234,16 @@ class Reader:
             self._stripes.release(stripe.key)
         return view
 
-    async def _read_cache_file(
-        self, file: OpenFile, piece: Piece, offset: int, length: int
-    ) -> bytearray | None:
-        cached = file.cached
-        if cached is None or not cached.verified(piece.index):
-            return None
-        data = bytearray(length)
-        if cached.read(offset, memoryview(data), nowait=True):
-            return data
-        read = partial(cached.read, offset, memoryview(data), nowait=False)
-        try:
-            return data if await self._disk.run(read) else None
-        except DiskHangs:
-            return None
+    async def _read_small(
+        self, file: OpenFile, piece: Piece, position: tuple[int, int]
+    ) -> memoryview | bytes | bytearray:
+        found = await self._small.from_cache(file, piece)
+        if found is not None:
+            return found
+        stripe = self._stripe(file, piece.index)
+        if self._small.is_far(file, stripe, piece):
+            return await self._small.from_origin(file, stripe, piece)
+        return await self._slice(file, piece, position)
 
     def _stripe(self, file: OpenFile, index: int) -> Stripe:
         key = (file.version, index)
