@@ -20,7 +20,7 @@ from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.readback import ReadBack
-from fusestripe.smallreads import SmallReads
+from fusestripe.smallreads import SMALL, SmallReads
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.plan import Piece, pieces, spread_out, stripe_length, take_turns
@@ -210,17 +210,21 @@ class Reader:
             goes_on = handle.pattern.observe(offset, length)
             position = self._position(handle.pattern)
         plan = list(pieces(offset, length, self._stripe_size))
-        if len(plan) == 1 and not goes_on and self._small.is_small(plan[0]):
-            return await self._read_small(file, plan[0], position)
-        self._begin_ahead(file, (piece.index for piece in plan[1:]))
+        if not goes_on and length <= SMALL:
+            read = self._read_small
+        else:
+            read = self._slice
+            self._begin_ahead(file, (piece.index for piece in plan[1:]))
         if len(plan) == 1:
-            return await self._slice(file, plan[0], position)
+            return await read(file, plan[0], position)
         data = bytearray()
         for piece in plan:
-            data += await self._slice(file, piece, position)
+            data += await read(file, piece, position)
         return data
 
-    async def _slice(self, file: OpenFile, piece: Piece, position: tuple[int, int]) -> memoryview:
+    async def _slice(
+        self, file: OpenFile, piece: Piece, position: tuple[int, int]
+    ) -> memoryview | bytes | bytearray:
         stripe = self._stripe(file, piece.index)
         view = None
         if stripe.filled >= piece.stop:

@@ -16,13 +16,13 @@ from fusestripe.stripes.plan import Piece
 from fusestripe.stripes.resident import ResidentStripes, Stripe
 from fusestripe.units import KIB
 
-__all__ = ["SmallReads"]
+__all__ = ["SMALL", "SmallReads"]
 
-# The longest read that is small.
-LONGEST = 128 * KIB
+# The longest read that is small, if it follows no other.
+SMALL = 128 * KIB
 # A stripe that lacks no more than this of what is wanted is waited for.
 WORTH_WAITING = 512 * KIB
-# Requests of their own at once; each has LONGEST bytes of memory beside the stripes' budget.
+# Requests of their own at once; each has SMALL bytes of memory beside the stripes' budget.
 AT_ONCE = 32
 
 
@@ -34,11 +34,6 @@ class SmallReads:
         self._disk = disk
         self._stripe_size = stripe_size
         self._limiter = trio.CapacityLimiter(AT_ONCE)
-
-    @staticmethod
-    def is_small(piece: Piece) -> bool:
-        """Whether a read of just ``piece`` is one, if it follows no other."""
-        return piece.stop - piece.start <= LONGEST
 
     async def from_cache(self, file: OpenFile, piece: Piece) -> bytearray | None:
         """From the cache file, without its whole stripe, where that was checked."""
