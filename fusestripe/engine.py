@@ -25,6 +25,7 @@ from fusestripe.origins.retry import retried
 from fusestripe.prefetcher import Prefetcher
 from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
+from fusestripe.smallreads import SmallReads
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.resident import ResidentStripes
@@ -72,6 +73,7 @@ class Engine:
             pool=self.pool,
             fetcher=self.fetcher,
             files=self.files,
+            small=SmallReads(self.stripes, self.disk, settings.stripes.size),
             disk=self.disk,
             read_back=read_back,
             traffic=self.traffic,

@@ -41,7 +41,8 @@ class OpenFile:
     ``patterns`` are those of its handles; ``in_flight`` are its stripes that are on their way; ``changed`` is
     set once the origin has another version, and nothing more is fetched ahead. ``is_read_back``: ReadBack
     looks at it now. ``served_at`` is the position from which nothing was left to fetch ahead (see Reader).
-    ``looked_at`` is the same of a reader that needs no help. ``unit`` bytes lie on one server (0: unknown).
+    ``looked_at`` is the same of a reader that needs no help. ``unit`` bytes lie on one server (0: unknown);
+    ``is_spread``: on more than one.
     """
 
     def __init__(self, origin: Origin, version: ObjectVersion, cached: CachedObject | None) -> None:
@@ -52,6 +53,7 @@ class OpenFile:
         self.patterns: set[AccessPattern] = set()
         self.in_flight: set[int] = set()
         self.unit = unit_of(origin, version)
+        self.is_spread = 0 < self.unit < version.size
         self.changed = False
         self.is_read_back = False
         self.served_at: tuple[int, int] | None = None

@@ -20,24 +20,21 @@ from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.readback import ReadBack
+from fusestripe.smallreads import SMALL, SmallReads
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.plan import Piece, pieces, spread_out, stripe_length, take_turns
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.stripes.resident import ResidentStripes, Stripe
 from fusestripe.stripes.traffic import TrafficTable
-from fusestripe.units import KIB, ObjectVersion
+from fusestripe.units import ObjectVersion
 
 __all__ = ["Handle", "ReadStatistics", "Reader"]
 
 log = logging.getLogger(__name__)
 
-# A read no longer than this that follows no other is served from the cache file without its whole stripe.
-SMALL_READ = 128 * KIB
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
-# Pieces of a file, each on another server, that are read from at once as far as the memory allows.
-UNITS_AHEAD = 4
 # Seconds after its last read for which a file has a share of the memory.
 ACTIVE = 5.0
 
@@ -79,6 +76,7 @@ class Reader:
         pool: BufferPool,
         fetcher: Fetcher,
         files: OpenFiles,
+        small: SmallReads,
         disk: DiskThreads,
         read_back: ReadBack,
         traffic: TrafficTable,
@@ -88,6 +86,7 @@ class Reader:
         self._pool = pool
         self._fetcher = fetcher
         self._files = files
+        self._small = small
         self._stripe_size = stripe_size
         self._traffic = traffic
         self._disk = disk
@@ -211,19 +210,21 @@ class Reader:
             goes_on = handle.pattern.observe(offset, length)
             position = self._position(handle.pattern)
         plan = list(pieces(offset, length, self._stripe_size))
-        if len(plan) == 1 and length <= SMALL_READ and not goes_on:
-            direct = await self._read_cache_file(file, plan[0], offset, length)
-            if direct is not None:
-                return direct
-        self._begin_ahead(file, (piece.index for piece in plan[1:]))
+        if not goes_on and length <= SMALL:
+            read = self._read_small
+        else:
+            read = self._slice
+            self._begin_ahead(file, (piece.index for piece in plan[1:]))
         if len(plan) == 1:
-            return await self._slice(file, plan[0], position)
+            return await read(file, plan[0], position)
         data = bytearray()
         for piece in plan:
-            data += await self._slice(file, piece, position)
+            data += await read(file, piece, position)
         return data
 
-    async def _slice(self, file: OpenFile, piece: Piece, position: tuple[int, int]) -> memoryview:
+    async def _slice(
+        self, file: OpenFile, piece: Piece, position: tuple[int, int]
+    ) -> memoryview | bytes | bytearray:
         stripe = self._stripe(file, piece.index)
         view = None
         if stripe.filled >= piece.stop:
@@ -237,20 +238,16 @@ class Reader:
             self._stripes.release(stripe.key)
         return view
 
-    async def _read_cache_file(
-        self, file: OpenFile, piece: Piece, offset: int, length: int
-    ) -> bytearray | None:
-        cached = file.cached
-        if cached is None or not cached.verified(piece.index):
-            return None
-        data = bytearray(length)
-        if cached.read(offset, memoryview(data), nowait=True):
-            return data
-        read = partial(cached.read, offset, memoryview(data), nowait=False)
-        try:
-            return data if await self._disk.run(read) else None
-        except DiskHangs:
-            return None
+    async def _read_small(
+        self, file: OpenFile, piece: Piece, position: tuple[int, int]
+    ) -> memoryview | bytes | bytearray:
+        found = await self._small.from_cache(file, piece)
+        if found is not None:
+            return found
+        stripe = self._stripe(file, piece.index)
+        if self._small.is_far(file, stripe, piece):
+            return await self._small.from_origin(file, stripe, piece)
+        return await self._slice(file, piece, position)
 
     def _stripe(self, file: OpenFile, index: int) -> Stripe:
         key = (file.version, index)
@@ -296,19 +293,23 @@ class Reader:
         with self._lock:
             walks = [walk for pattern in file.patterns for walk in pattern.ahead()]
         nearest = islice(take_turns(walks, self._stripe_size), self._window(file))
-        if file.unit <= self._stripe_size:
+        if not file.is_spread:
             return nearest
         missing = (index for index in nearest if (file.version, index) not in self._stripes)
-        return spread_out(missing, file.in_flight, self._stripe_size, file.unit)
+        return spread_out(islice(missing, self._share(file)), file.in_flight, self._stripe_size, file.unit)
 
     def _window(self, file: OpenFile) -> int:
-        """How many stripes ahead of its readers one file may hold: a fair share of the memory."""
+        """How many stripes ahead of its readers one file may hold: a fair share of the memory.
+
+        More than are in flight, for those behind one that is late. Servers are late more often the more there
+        are of them.
+        """
         horizon = trio.current_time() - ACTIVE
         while self._active and next(iter(self._active.values())) < horizon:
             self._active.popitem(last=False)
         share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
         in_flight = self._share(file)
-        wish = max(in_flight + in_flight // 2, UNITS_AHEAD * file.unit // self._stripe_size)
+        wish = 3 * in_flight if file.is_spread else in_flight + in_flight // 2
         return max(1, min(wish, share))
 
     def _share(self, file: OpenFile) -> int:

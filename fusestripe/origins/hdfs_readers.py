@@ -19,10 +19,10 @@ __all__ = ["HeldReader", "HeldReaders"]
 
 VERSIONS = 64
 """Versions whose readers are kept: that many files are read at once, or one after another."""
-READERS = 6
+READERS = 12
 """Readers of one version. The NameNode gives each the replicas of a block in an order of its own
-(DatanodeManager.sortLocatedBlocks shuffles what is equally near), and a reader reads a block from the first of
-them that answers. With fewer, all of a block would come from one DataNode too often."""
+(DatanodeManager.sortLocatedBlocks shuffles what is equally near), and a reader takes a block from the first
+of them that answers. With fewer, all of a block would come from one DataNode too often."""
 LIFETIME = 600.0
 """Seconds after which the places are asked for again: replicas move, and the tokens of blocks expire after
 10 hours (dfs.block.access.token.lifetime of hdfs-default.xml)."""

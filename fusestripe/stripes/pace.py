@@ -12,6 +12,9 @@ KNOWN = 8
 # One is late that takes so many times as long as its fellows for the same bytes, and so many seconds more.
 FACTOR = 3.0
 GRACE = 0.25
+# The same where the origin has little else to do: at the end of a file, or while all else waits for this one.
+IDLE_FACTOR = 1.5
+IDLE_GRACE = 0.1
 # The fellow it is compared with: all but a tenth were faster.
 QUANTILE = 0.9
 
@@ -35,12 +38,16 @@ class Pace:
         """Seconds after which nearly all requests have their first byte; 0 where that is not known yet."""
         return self._slow()[0] if self._first_bytes else 0.0
 
-    def late_after(self, arrived: int) -> float | None:
-        """Seconds after which a request with ``arrived`` bytes is late; None: not known yet."""
+    def late_after(self, arrived: int, *, idle: bool = False) -> float | None:
+        """Seconds after which a request with ``arrived`` bytes is late; None: not known yet.
+
+        ``idle``: a second one would take nothing from others.
+        """
         if len(self._first_bytes) < KNOWN:
             return None
         first_byte, a_byte = self._slow()
-        return FACTOR * (first_byte + arrived * a_byte) + GRACE
+        factor, grace = (IDLE_FACTOR, IDLE_GRACE) if idle else (FACTOR, GRACE)
+        return factor * (first_byte + arrived * a_byte) + grace
 
     def _slow(self) -> tuple[float, float]:
         if self._usual is None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from fusestripe.units import MIB
+
 __all__ = ["AccessPattern"]
 
 # Runs remembered for one handle: more readers than this on one handle fall back to no read-ahead.
@@ -24,10 +26,16 @@ GROWTH = 4
 SQUARED_OVER = 4096
 
 
-class _Run:
-    __slots__ = ("position", "reads", "start")
+# Nothing more is wanted ahead for a run that was not read from while others read so many bytes.
+STALE = 256 * MIB
 
-    def __init__(self, start: int, position: int) -> None:
+
+class _Run:
+    __slots__ = ("position", "read_at", "reads", "start")
+
+    def __init__(self, start: int, position: int, read_at: int) -> None:
+        # How many bytes had been read of all runs when this one was read last.
+        self.read_at = read_at
         self.start = start
         self.position = position
         self.reads = 1
@@ -50,22 +58,25 @@ class AccessPattern:
         self._newest: _Run | None = None
         self._stride = 0
         self._extent = 0
+        self._observed = 0
 
     def observe(self, offset: int, length: int) -> bool:
         """Take note of a read; true where it goes on from an earlier one."""
+        self._observed += length
         for run in reversed(self._runs):
             gap = offset - run.position
             if abs(gap) <= DISORDER * length:
                 run.start = min(run.start, offset)
                 run.position = max(run.position, offset + length)
                 run.reads += 1
+                run.read_at = self._observed
                 if run is not self._newest:
                     # Earlier runs go on: several readers at equal distances, not one that jumps.
                     self._stride = 0
                 self._runs.remove(run)
                 self._runs.append(run)
                 return True
-        self._begin(_Run(offset, offset + length))
+        self._begin(_Run(offset, offset + length, self._observed))
         return False
 
     @property
@@ -82,7 +93,7 @@ class AccessPattern:
         return min(self._size, run.position + self._growth(run))
 
     def ahead(self) -> list[Iterator[tuple[int, int]]]:
-        """For each run, the latest first, the (offset, length) it will want, the nearest first.
+        """For each run that goes on, the latest first, the (offset, length) it will want, the nearest first.
 
         Nothing lies past the end of the file.
         """
@@ -91,6 +102,7 @@ class AccessPattern:
             if self._stride and run is self._newest
             else self._clamped(run.position, self._growth(run))
             for run in reversed(self._runs)
+            if self._observed - run.read_at <= STALE
         ]
 
     def _begin(self, run: _Run) -> None:

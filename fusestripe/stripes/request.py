@@ -19,7 +19,7 @@ from fusestripe.stripes.traffic import Traffic
 
 __all__ = ["StripeRequest"]
 
-# How soon to look again where it cannot be said whether a request is late, or nothing done about it (seconds).
+# Seconds until a request is looked at again of which it could not be said whether it is late, or not helped.
 LOOK_AGAIN = 0.25
 
 
@@ -110,10 +110,11 @@ class StripeRequest:
         while True:
             now = self._clock.current_time()
             due = now + LOOK_AGAIN
-            late = self._traffic.pace.late_after(first.filled - first.start)
+            arrived, idle = first.filled - first.start, self._traffic.streams.idle
+            late = self._traffic.pace.late_after(arrived, idle=idle)
             if late is not None and first.began_at is not None:
                 if now < first.began_at + late:
-                    due = first.began_at + late
+                    due = min(due, first.began_at + late)
                 elif self._traffic.may_hedge(self._stripe.length - first.filled):
                     return self._stripes.spare(self._stripe.length)
             await trio.sleep_until(due)

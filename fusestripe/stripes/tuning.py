@@ -17,7 +17,7 @@ __all__ = ["START", "START_SPREAD", "FixedStreams", "Streams", "TunedStreams", "
 # What one file needs to fill a 10 Gb/s card from stores that give 50 to 100 MB/s a connection.
 START = 16
 # Of an origin whose files lie on many servers: some idle by chance unless there are many more than servers.
-START_SPREAD = 32
+START_SPREAD = 48
 # A number in flight is judged by what comes in so many seconds, and in so many bytes for each of them.
 JUDGED_SECONDS = 0.3
 JUDGED_BYTES = 2 * MIB
@@ -48,6 +48,11 @@ class Streams(Protocol):
         """Whether the number is found by trying."""
         ...
 
+    @property
+    def idle(self) -> bool:
+        """Whether the origin could well do more than it is asked for now."""
+        ...
+
     def share(self, version: ObjectVersion) -> int:
         """How many stripes of ``version`` may be in flight, as things stand."""
         ...
@@ -76,6 +81,12 @@ class FixedStreams:
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._flights = 0
+
+    @property
+    def idle(self) -> bool:
+        """See Streams."""
+        return self._flights <= self._count // 2
 
     @property
     def allowed(self) -> int:
@@ -88,12 +99,14 @@ class FixedStreams:
 
     def began(self, stripe: Stripe) -> None:
         """See Streams."""
+        self._flights += 1
 
     def passed(self) -> None:
         """See Streams."""
 
     def ended(self, stripe: Stripe) -> None:
         """See Streams."""
+        self._flights -= 1
 
     def throttled(self) -> None:
         """See Streams."""
@@ -124,6 +137,11 @@ class TunedStreams:
     def allowed(self) -> int:
         """See Streams."""
         return self._climb.count
+
+    @property
+    def idle(self) -> bool:
+        """See Streams."""
+        return len(self._flights) <= self._climb.count // 2
 
     def share(self, version: ObjectVersion) -> int:
         """See Streams."""

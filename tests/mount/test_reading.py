@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -167,14 +168,35 @@ def test_two_processes_that_read_one_stripe_make_one_request(store: MountedStore
     store.proxy.set_faults([Fault("hold", match="^GET", times=0)])
     with store.mount(stripe_size=MIB) as mount:
         # Apart by more than the kernel reads ahead of one of them, so that both ask the daemon.
-        with Pread(mount.path / "file", 0, 4096) as one, Pread(mount.path / "file", 900_000, 4096) as two:
+        with Pread(mount.path / "file", 0, 4096) as one, Pread(mount.path / "file", 400_000, 4096) as two:
             store.proxy.wait_held()
             one.wait_blocked()
             two.wait_blocked()
             store.proxy.release()
             assert one.result() == data[:4096]
-            assert two.result() == data[900_000:904_096]
+            assert two.result() == data[400_000:404_096]
         assert ranges_of(store.requests("GET")) == [(0, MIB - 1)]
+
+
+def test_the_end_of_a_file_overtakes_bulk_reads(store: MountedStore) -> None:
+    """As torch looks first for the directory at a checkpoint's end."""
+    data = content(24 * MIB + 100)
+    store.put("bulk", data)
+    store.put("file", data)
+    with store.mount(stripe_size=8 * MIB, stripe_count=2) as mount:
+        (mount.path / "file").stat()
+        store.proxy.shape(total_rate=MIB)
+        with Pread(mount.path / "bulk", 0, len(data)) as bulk:
+            until(lambda: len(ranges_of(store.requests("GET"))) >= 2)
+            started = time.monotonic()
+            with open(mount.path / "file", "rb", buffering=0) as file:
+                file.seek(-4096, os.SEEK_END)
+                assert file.read(5000) == data[-4096:]
+                file.seek(16 * MIB - 4096)
+                assert file.read(4096) == data[16 * MIB - 4096 : 16 * MIB]
+            # Their stripes alone would take 8 seconds and more.
+            assert time.monotonic() - started < 4
+            bulk.kill()
 
 
 def test_a_killed_reader_takes_nothing_from_another(store: MountedStore) -> None:
@@ -185,11 +207,11 @@ def test_a_killed_reader_takes_nothing_from_another(store: MountedStore) -> None
         with Pread(mount.path / "file", 8192, 4096) as first:
             store.proxy.wait_held()
             first.wait_blocked()
-            with Pread(mount.path / "file", 900_000, 4096) as second:
+            with Pread(mount.path / "file", 400_000, 4096) as second:
                 second.wait_blocked()
                 first.kill()
                 store.proxy.release()
-                assert second.result() == data[900_000:904_096]
+                assert second.result() == data[400_000:404_096]
         assert ranges_of(store.requests("GET")) == [(0, MIB - 1)]
         assert (mount.path / "file").read_bytes() == data
         assert len(store.requests("GET")) == 1

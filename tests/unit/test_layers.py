@@ -22,6 +22,7 @@ ROWS = (
     "namespace",
     "openfiles",
     "readback",
+    "smallreads",
     "reader",
     "prefetcher",
     "kernel",

@@ -131,3 +131,16 @@ def test_small_sequential_reads_reach_ahead_too() -> None:
     for offset in range(0, 2 * MIB, 16 * KIB):
         pattern.observe(offset, 16 * KIB)
     assert len(wanted(pattern)) >= 8
+
+
+def test_a_run_that_nobody_continues_leaves_the_memory_to_others() -> None:
+    """A header that was read, and then a tensor far behind it."""
+    pattern = AccessPattern(100 * GIB, AHEAD)
+    read(pattern, 0, 2 * MIB)
+    read(pattern, 50 * GIB, 100 * MIB)
+    first = 50 * GIB // STRIPE
+    assert {index < first for index in wanted(pattern)} == {True, False}
+    read(pattern, 50 * GIB + 100 * MIB, 200 * MIB)
+    assert all(index >= first for index in wanted(pattern))
+    read(pattern, 2 * MIB, 2 * MIB)
+    assert {index < first for index in wanted(pattern)} == {True, False}
