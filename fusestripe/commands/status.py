@@ -143,8 +143,8 @@ def _facts(status: Status) -> Table:
     row("memory", f"{used} in use, {peak} at most, of {budget}")
     row(
         "kernel",
-        f"{_count(status.open_files, 'open file')}, {_count(status.inodes, 'inode')}; "
-        f"reads {_count(status.passed_through, 'file')} itself, uncounted",
+        f"{_count(status.open_files, 'open file')}, {status.passed_through:,} of them read by the kernel "
+        f"itself and not counted above; {_count(status.inodes, 'inode')}",
     )
     for feature in status.features:
         row("feature", f"{feature.name}: {'on' if feature.on else f'off, {feature.why}'}")

@@ -389,7 +389,7 @@ def test_bench_tells_what_the_default_would_find(
 
 
 def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusestripe.commands.bench.SECONDS", 0.1)
+    monkeypatch.setattr("fusestripe.commands.bench.SECONDS", 0.3)
     result = run("bench", f"file://{source}", "--stripe-size", "1MiB", "--json", "-o", "ttl=1")
     assert result.exit_code == 0, result.output
     measured = json.loads(result.stdout)

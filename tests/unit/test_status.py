@@ -107,7 +107,7 @@ def test_a_status_for_people() -> None:
 @pytest.mark.parametrize("width", [80, 140])
 def test_who_reads_an_open_file_is_shown(width: int) -> None:
     text = shown(width)
-    assert "2 open files, 2 inodes; reads 1 file itself, uncounted" in text
+    assert "2 open files, 1 of them read by the kernel itself" in text
     readers = {
         line.split("│")[1].strip(): line.split("│")[-2].strip() for line in text.splitlines() if "%" in line
     }
