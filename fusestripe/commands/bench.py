@@ -28,7 +28,7 @@ from fusestripe.commands.options import (
 from fusestripe.config import Settings, load
 from fusestripe.errors import ConfigError, FusestripeError, OriginError
 from fusestripe.named import open_named
-from fusestripe.origins.base import Entry, Origin
+from fusestripe.origins.base import Entry, Origin, Superseded
 from fusestripe.origins.registry import FACTORIES
 from fusestripe.stripes.climb import Climb
 from fusestripe.stripes.tuning import climb_for
@@ -165,7 +165,7 @@ def choose(origin: Origin, directory: str) -> tuple[str, Entry]:
 def measure(origin: Origin, version: ObjectVersion, streams: int, stripe: int, seconds: float) -> Rate:
     """Read for ``seconds`` with ``streams`` requests at once: stripes round and round, or one long request.
 
-    Bytes count as they arrive, those after ``seconds`` not; a request under way is still waited for.
+    Bytes count as they arrive; a request that is under way when the time is over is ended.
     """
     length = stripe if streams > 1 else min(version.size, ONE_STREAM)
     offsets = itertools.cycle(range(0, version.size - length + 1, length))
@@ -179,6 +179,8 @@ def measure(origin: Origin, version: ObjectVersion, streams: int, stripe: int, s
                 with tally.lock:
                     offset = next(offsets)
                 origin.read_range(version, offset, buffer, tally.counter())
+        except Superseded:
+            return
         except FusestripeError as error:
             tally.fail(error)
 
@@ -216,11 +218,13 @@ class _Tally:
         return _Counter(self)
 
     def add(self, length: int) -> None:
+        """Raises Superseded once the time is over."""
         now = time.monotonic()
-        if now <= self._deadline:
-            with self.lock:
-                self.bytes += length
-                self.last = max(self.last, now)
+        if now > self._deadline:
+            raise Superseded
+        with self.lock:
+            self.bytes += length
+            self.last = max(self.last, now)
 
 
 class _Counter:

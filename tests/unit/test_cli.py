@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,14 +19,15 @@ from click.testing import CliRunner, Result
 import fusestripe
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.cli import COMMANDS, cli
-from fusestripe.commands.bench import Rate, judge, settle
+from fusestripe.commands.bench import Rate, judge, measure, settle
 from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
 from fusestripe.config import load
 from fusestripe.named import Named
+from fusestripe.origins.base import Progress
 from fusestripe.origins.registry import FACTORIES
 from fusestripe.stripes.climb import Climb
-from fusestripe.units import MIB, split_url
+from fusestripe.units import MIB, ObjectVersion, split_url
 from tests.support.memory_origin import MemoryOrigin
 
 
@@ -402,6 +404,28 @@ def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPa
     assert re.fullmatch(r"(4|8|16|32) streams are the fewest that give 95% of the best", said[0])
     assert re.fullmatch(r"the default \(--stripe-count -1\) finds the number itself: some \d+ here", said[1])
     assert re.fullmatch(r"to set it: --stripe-count (4|8|16|32) --stripe-size 1MiB", said[2])
+
+
+def test_bench_does_not_wait_for_what_is_under_way_when_its_time_is_over() -> None:
+    """One plain request of a slow origin would take minutes."""
+    content = bytes(10 * MIB)
+    origin = MemoryOrigin({"file": content}, chunk=MIB)
+    version = origin.version("file", origin.stat("file"))
+    seen: list[int] = []
+    late = threading.Event()
+
+    class Slow(MemoryOrigin):
+        def read_range(
+            self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress
+        ) -> None:
+            for done in range(MIB, len(content) + 1, MIB):
+                progress(done)
+                seen.append(done)
+                if done == 2 * MIB:
+                    assert not late.wait(0.3)  # past the end
+
+    rate = measure(Slow({"file": content}), version, 1, MIB, 0.1)
+    assert (rate.bytes, seen) == (2 * MIB, [MIB, 2 * MIB])
 
 
 def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
