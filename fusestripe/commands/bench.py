@@ -288,9 +288,10 @@ def show(result: Bench, rates: Sequence[Rate]) -> None:
         table.add_row(name, f"{rate.per_second / 1e6:.1f}", gain, style=style)
     console.print(table)
     size = f"--stripe-size {format_size(result.stripe_size).replace(' ', '')}"
+    more = " or more" if result.default_finds >= STREAMS[-1] else ""  # nothing beyond was measured
     for line in (
         f"{result.stripe_count} streams are the fewest that give {ENOUGH:.0%} of the best",
-        f"the default (--stripe-count -1) finds the number itself: some {result.default_finds} here",
+        f"the default (--stripe-count -1) finds the number itself: some {result.default_finds}{more} here",
         f"to set it: --stripe-count {result.stripe_count} {size}",
     ):
         console.print(line, soft_wrap=True)

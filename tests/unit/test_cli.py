@@ -402,7 +402,9 @@ def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPa
     assert 1 <= measured["default_finds"] <= 512  # half of a GiB
     said = run("bench", f"file://{source}", "--stripe-size", "1MiB").stdout.splitlines()[-3:]
     assert re.fullmatch(r"(4|8|16|32) streams are the fewest that give 95% of the best", said[0])
-    assert re.fullmatch(r"the default \(--stripe-count -1\) finds the number itself: some \d+ here", said[1])
+    assert re.fullmatch(
+        r"the default \(--stripe-count -1\) finds the number itself: some \d+( or more)? here", said[1]
+    )
     assert re.fullmatch(r"to set it: --stripe-count (4|8|16|32) --stripe-size 1MiB", said[2])
 
 
