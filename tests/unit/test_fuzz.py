@@ -38,7 +38,7 @@ WEB_PAGE = b"""<html><body><h1>Index of /a/</h1><a href="../">../</a><a href="mo
 <a href="b%20c/">b c/</a><a href='//host/x'>x</a></body></html>"""
 WEB_JSON = b"""[{"name": "a", "type": "file", "size": 5}, {"name": "b", "type": "directory"}]"""
 TOML = b"""[cache]\ndir = "/c"\nsize = "5GiB"\n[stripes]\nsize = "8MiB"\ncount = -1\n[mount]\ntimeout = 3.5
-[[route]]\npath = "/a"\nsource = "s3://b/c"\n[[route]]\npath = "/d"\nsource = "file:///"\nanonymous = true\n"""
+[[route]]\npath = "/a"\nsource = "s3://b/c"\n[[route]]\npath = "/d"\nsource = "file:///"\n"""
 HADOOP = b"""<?xml version="1.0"?><configuration><property><name>fs.defaultFS</name><value>hdfs://ns</value>
 </property><property><name>dfs.nameservices</name><value>ns</value></property></configuration>"""
 
