@@ -9,6 +9,7 @@ from fusestripe.units import GIB, MIB, format_size
 from tests.bench.case import Case, Options, Tell, take_turns
 from tests.bench.lab import BUCKET, Lab
 from tests.bench.peers import OTHERS, Fusestripe, Mount
+from tests.bench.programs import PEERS
 from tests.bench.reading import dd, fetch_striped
 from tests.bench.result import Figure, Result, Side, faster
 
@@ -72,5 +73,7 @@ def run_memory(lab: Lab, options: Options, tell: Tell) -> Result:
     )
 
 
-COLD = Case("cold", "what does the way through the mount cost where the origin costs nothing?", run_cold)
+COLD = Case(
+    "cold", "what does the way through the mount cost where the origin costs nothing?", run_cold, peers=PEERS
+)
 MEMORY = Case("memory", "does the daemon keep its memory budget?", run_memory)

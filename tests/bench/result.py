@@ -9,7 +9,7 @@ import msgspec
 
 __all__ = ["Figure", "Result", "Side", "Unit", "faster", "slowness"]
 
-Unit = Literal["B/s", "s", "B", "ratio"]
+Unit = Literal["B/s", "1/s", "s", "B", "%", "ratio"]
 
 
 class Side(msgspec.Struct, frozen=True):

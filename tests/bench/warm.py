@@ -10,6 +10,7 @@ from fusestripe.units import GIB, MIB, format_size
 from tests.bench.case import Case, Options, Tell, take_turns
 from tests.bench.lab import Lab
 from tests.bench.peers import OTHERS, Fusestripe, Mount
+from tests.bench.programs import PEERS
 from tests.bench.reading import dd, drop_page_cache, touch_every_page
 from tests.bench.result import Result, Side, faster
 
@@ -89,4 +90,4 @@ def _name(kind: type[Mount], state: str) -> str:
     return f"{kind.name}, {state}"
 
 
-WARM = Case("warm", "how fast is what is in the cache already?", run)
+WARM = Case("warm", "how fast is what is in the cache already?", run, peers=PEERS)
