@@ -27,12 +27,13 @@ from tests.bench.random_reads import RANDOM
 from tests.bench.report import as_json, show
 from tests.bench.result import Result
 from tests.bench.shaped import SHAPED
-from tests.bench.warm import WARM
+from tests.bench.warm import SERVED, WARM
 
 CASES: tuple[Case, ...] = (
     SHAPED,
     COLD,
     WARM,
+    SERVED,
     PASSTHROUGH,
     RANDOM,
     FIRST_BYTE,

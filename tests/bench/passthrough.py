@@ -62,8 +62,8 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         else:
             notes.append(f"{DROPPED}: not measured, the page cache may not be dropped here")
         notes.extend(files.notes())
-    # In a short run the start of a process is much of a hot round, and one stall of the disk all of another.
-    wanted = {HOT: options.pick(0.95, 0.2), DROPPED: options.pick(0.95, 0.05)}
+    # In a short run opening is most of a hot round, and one stall of the disk all of another.
+    wanted = {HOT: options.pick(0.95, 0.05), DROPPED: options.pick(0.95, 0.05)}
     ratios = [
         faster(
             sides[_name(MOUNT, way, state)],

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from tests.bench.lab import BUCKET
 from tests.support.mounted import Mounted, mounted
 from tests.support.seaweed import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, find_program
 
-__all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs"]
+__all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs", "ServedFusestripe"]
 
 MOUNT_SECONDS = 60.0
 UNMOUNT_SECONDS = 60.0
@@ -51,8 +52,9 @@ class Mount(ABC):
     ) -> None:
         self.unmount()
 
-    def provide(self, store: S3Store, key: str) -> None:
-        """See that the object ``key`` of ``store`` is in the tree: nothing to do where the bucket is shown."""
+    def provide(self, store: S3Store, key: str) -> Path:
+        """Where the object ``key`` of ``store`` is in the tree; a tree that is not the bucket gets a copy."""
+        return self.path / key
 
     @abstractmethod
     def mount(self) -> None:
@@ -64,13 +66,14 @@ class Mount(ABC):
 
 
 class Fusestripe(Mount):
-    """Ours, with ``options`` of `fusestripe mount`."""
+    """Ours, with ``options`` of `fusestripe mount` besides the ``settings`` of its kind."""
 
     name = "fusestripe"
+    settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, endpoint: str, directory: Path, **options: Any) -> None:
         super().__init__(endpoint, directory)
-        self._options = options
+        self._options = {**self.settings, **options}
         self._stack = ExitStack()
         self._mounted: Mounted | None = None
 
@@ -113,6 +116,12 @@ class Fusestripe(Mount):
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
         raise RuntimeError(f"no VmHWM in the status of process {self.daemon.pid}")
+
+
+class ServedFusestripe(Fusestripe):
+    """Ours where the kernel may not read the cache files itself: the daemon serves every read."""
+
+    settings: ClassVar[Mapping[str, object]] = {"passthrough": False}
 
 
 class Foreground(Mount):

@@ -18,9 +18,9 @@ _SAMPLES = 500
 def rate_from(marks: Marks, since: float) -> float:
     """Bytes a second from second ``since`` to the last mark: the slope of the line that fits best.
 
-    Stripes that are asked for together come together, so that the bytes are a stair. What came between two
-    moments depends on where on the stair these are, by a step; the slope does so only by a step over the square
-    of the number of steps. Raises ValueError where nothing came in that time.
+    Stripes that are asked for together come together, so that the bytes are a stair. Where on it the two ends
+    lie makes a difference of a step to what came between them, and to the slope only one of a step over the
+    number of steps. Raises ValueError where nothing came in that time.
     """
     seconds = [moment for moment, _ in marks]
     if not marks or seconds[-1] <= since or marks[-1][1] == _at(marks, seconds, since):

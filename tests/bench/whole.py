@@ -41,7 +41,7 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def whole(lab: Lab, write: Callable[[Path], None], tell: Tell) -> Iterator[Whole]:
+def whole(lab: Lab, write: Callable[[Path], object], tell: Tell) -> Iterator[Whole]:
     """What ``write`` writes to the path it is given, for the time of the block."""
     with lab.scratch() as directory:
         plain = directory / "plain" / "data.bin"
