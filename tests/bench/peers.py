@@ -174,7 +174,8 @@ class Foreground(Mount):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise RuntimeError(f"{self.name} did not end in {UNMOUNT_SECONDS:.0f} s") from None
+            said = self.log.read_text(errors="replace")[-1000:]
+            raise RuntimeError(f"{self.name} did not end in {UNMOUNT_SECONDS:.0f} s:\n{said}") from None
 
 
 class Rclone(Foreground):
