@@ -27,10 +27,14 @@ from tests.bench.random_reads import RANDOM
 from tests.bench.report import as_json, show
 from tests.bench.result import Result
 from tests.bench.shaped import SHAPED
+from tests.bench.stalls import STALLS
+from tests.bench.tuned import TUNED
 from tests.bench.warm import SERVED, WARM
 
 CASES: tuple[Case, ...] = (
     SHAPED,
+    TUNED,
+    STALLS,
     COLD,
     WARM,
     SERVED,

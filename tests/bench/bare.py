@@ -1,6 +1,6 @@
 """The bare obstore client in a process of its own, so that its processor time is its own.
 
-``fetch`` starts it: `python -m tests.bench.bare` with a Task as JSON for its argument answers with a Fetched.
+`python -m tests.bench.bare` with a Task as JSON for its argument answers with a Fetched.
 """
 
 from __future__ import annotations
@@ -12,50 +12,51 @@ import sys
 import msgspec
 
 from tests.bench.lab import BUCKET
-from tests.bench.reading import fetch_noting
+from tests.bench.reading import fetch_striped
 from tests.support.seaweed import store_of
 
-__all__ = ["Fetched", "Task", "fetch"]
+__all__ = ["Fetched", "Task", "fetch", "start_fetch"]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """``in_flight`` ranges of ``stripe`` bytes at once, until ``size`` bytes came or ``seconds`` are over."""
+    """An object of ``size`` bytes in ranges of ``stripe`` bytes, ``in_flight`` of them at once."""
 
     endpoint: str
     key: str
     size: int
     stripe: int
     in_flight: int
-    seconds: float | None = None
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """When how many bytes had come (see Marks), and the seconds of processor time that it took."""
+    """How long it took, and how much processor time, both in seconds; starting Python is not counted."""
 
-    marks: list[tuple[float, int]]
+    seconds: float
     cpu: float
 
-    @property
-    def seconds(self) -> float:
-        """Until the last byte."""
-        return self.marks[-1][0]
 
-    @property
-    def bytes(self) -> int:
-        """All that came."""
-        return self.marks[-1][1]
+def start_fetch(task: Task) -> subprocess.Popen[str]:
+    """A process that does it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.bare", msgspec.json.encode(task).decode()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def fetch(task: Task) -> Fetched:
-    """Have a process do it. Raises RuntimeError where it fails or bytes are missing."""
-    command = [sys.executable, "-m", "tests.bench.bare", msgspec.json.encode(task).decode()]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"the bare client failed:\n{done.stderr.decode(errors='replace')[-1000:]}")
-    fetched = msgspec.json.decode(done.stdout, type=Fetched)
-    if task.seconds is None and fetched.bytes != task.size:
-        raise RuntimeError(f"{task.key}: {fetched.bytes} bytes came, not {task.size}")
-    return fetched
+    """Do it in a process. Raises RuntimeError where it fails, also where bytes are missing."""
+    process = start_fetch(task)
+    try:
+        answer, said = process.communicate()
+    finally:
+        process.kill()  # nothing where it has ended
+        process.wait()
+    if process.returncode != 0:
+        raise RuntimeError(f"the bare client failed:\n{said[-1000:]}")
+    return msgspec.json.decode(answer, type=Fetched)
 
 
 def _cpu() -> float:
@@ -64,15 +65,12 @@ def _cpu() -> float:
 
 
 def main() -> None:
-    """Do the task of the first argument. Starting Python is not counted."""
+    """Do the task of the first argument."""
     task = msgspec.json.decode(sys.argv[1], type=Task)
     store = store_of(task.endpoint, BUCKET)
     before = _cpu()
-    marks = fetch_noting(
-        store, task.key, task.size, stripe=task.stripe, in_flight=task.in_flight, seconds=task.seconds
-    )
-    fetched = Fetched(marks, _cpu() - before)
-    sys.stdout.buffer.write(msgspec.json.encode(fetched))
+    seconds = fetch_striped(store, task.key, task.size, stripe=task.stripe, in_flight=task.in_flight)
+    sys.stdout.buffer.write(msgspec.json.encode(Fetched(seconds, _cpu() - before)))
 
 
 if __name__ == "__main__":

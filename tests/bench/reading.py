@@ -6,7 +6,6 @@ import mmap
 import os
 import re
 import subprocess
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,15 +19,14 @@ __all__ = [
     "dd",
     "dd_at_once",
     "drop_page_cache",
-    "fetch_noting",
     "fetch_striped",
     "fetch_whole",
     "first_bytes",
     "first_bytes_bare",
     "map_through",
     "open_and_read",
-    "read_noting",
     "read_regions",
+    "start_dd",
     "touch_every_page",
 ]
 
@@ -43,19 +41,24 @@ def dd(path: Path, size: int) -> float:
     return dd_at_once(path, size, 1)
 
 
+def start_dd(path: Path) -> subprocess.Popen[str]:
+    """A dd(1) that reads the file to its end."""
+    return subprocess.Popen(
+        ["dd", f"if={path}", "of=/dev/null", f"bs={BLOCK}"],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+
+
 def dd_at_once(path: Path, size: int, readers: int) -> float:
     """Seconds until ``readers`` processes, dd(1) each, have all read the ``size`` bytes of the file."""
-    command = ["dd", f"if={path}", "of=/dev/null", f"bs={BLOCK}"]
-    environment = {**os.environ, "LC_ALL": "C"}
     processes: list[subprocess.Popen[str]] = []
     start = time.perf_counter()
     try:
         for _ in range(readers):
-            processes.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
-                )
-            )
+            processes.append(start_dd(path))
         said = [process.communicate()[1] for process in processes]
     finally:
         for process in processes:
@@ -88,22 +91,6 @@ def map_through(path: Path, size: int) -> float:
     return seconds
 
 
-def read_noting(path: Path, seconds: float | None = None) -> list[tuple[float, int]]:
-    """When how many bytes had come to one that reads from the start, to the end or for ``seconds``."""
-    buffer = bytearray(BLOCK)
-    marks: list[tuple[float, int]] = []
-    came = 0
-    start = time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            now = time.perf_counter() - start
-            if seconds is not None and now > seconds:
-                break
-            came += count
-            marks.append((now, came))
-    return marks
-
-
 def read_regions(path: Path, size: int, threads: int) -> float:
     """Seconds until ``threads`` have read the file by one descriptor, each a region of its own in order."""
     region = -(-size // threads)
@@ -134,40 +121,16 @@ def read_regions(path: Path, size: int, threads: int) -> float:
 
 def fetch_striped(store: S3Store, key: str, size: int, *, stripe: int, in_flight: int) -> float:
     """Seconds that a bare client takes with ``in_flight`` ranges of ``stripe`` bytes at once, in threads."""
-    seconds, got = fetch_noting(store, key, size, stripe=stripe, in_flight=in_flight)[-1]
+
+    def fetch(start: int) -> int:
+        return len(obstore.get_range(store, key, start=start, length=min(stripe, size - start)))
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(in_flight) as pool:
+        got = sum(pool.map(fetch, range(0, size, stripe)))
+    seconds = time.perf_counter() - start
     _expect(got, size, key)
     return seconds
-
-
-def fetch_noting(
-    store: S3Store, key: str, size: int, *, stripe: int, in_flight: int, seconds: float | None = None
-) -> list[tuple[float, int]]:
-    """The same with a note, whenever a stripe is there, of when how many bytes had come.
-
-    After ``seconds`` no other stripe is begun, and those that come then are not noted.
-    """
-    lock = threading.Lock()
-    marks: list[tuple[float, int]] = []
-    came = 0
-    begin = time.perf_counter()
-
-    def is_over() -> bool:
-        return seconds is not None and time.perf_counter() - begin > seconds
-
-    def fetch(start: int) -> None:
-        nonlocal came
-        if is_over():
-            return
-        count = len(obstore.get_range(store, key, start=start, length=min(stripe, size - start)))
-        with lock:
-            if not is_over():
-                came += count
-                marks.append((time.perf_counter() - begin, came))
-
-    with ThreadPoolExecutor(in_flight) as pool:
-        for _ in pool.map(fetch, range(0, size, stripe)):
-            pass
-    return marks
 
 
 def fetch_whole(store: S3Store, key: str, size: int) -> float:
