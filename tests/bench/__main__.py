@@ -24,6 +24,7 @@ from tests.bench.loopback import COLD, MEMORY
 from tests.bench.passthrough import PASSTHROUGH
 from tests.bench.programs import require
 from tests.bench.random_reads import RANDOM
+from tests.bench.readers import INTERLEAVED, SIXTEEN
 from tests.bench.report import as_json, show
 from tests.bench.result import Result
 from tests.bench.shaped import SHAPED
@@ -35,6 +36,8 @@ CASES: tuple[Case, ...] = (
     SHAPED,
     TUNED,
     STALLS,
+    INTERLEAVED,
+    SIXTEEN,
     COLD,
     WARM,
     SERVED,

@@ -43,7 +43,7 @@ OTHERS = (
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What each side reads and when it is judged, and the fixed numbers among which the best is looked for."""
+    """What each side reads, when it is judged, and the fixed numbers among which the best is searched."""
 
     key: str
     size: int
@@ -54,13 +54,13 @@ class Reading(msgspec.Struct, frozen=True):
 
 def run(lab: Lab, options: Options, tell: Tell) -> Result:
     """The first shape against the bare client, the others against the mount itself with fixed numbers."""
-    size = options.file_size(8 * GIB, 768 * MIB)
+    size = options.file_size(8 * GIB, 384 * MIB)
     tell("storing a file")
     reading = Reading(
         key=lab.stored(size).key,
         size=size,
-        window=options.pick(Window(3.0, 9.0), Window(0.5, 1.5)),
-        counts=options.pick(COUNTS, COUNTS[1:3]),
+        window=options.pick(Window(3.0, 9.0), Window(0.3, 1.0)),
+        counts=options.pick(COUNTS, COUNTS[:2]),
         rounds=options.rounds,
     )
     sides, figures = _measure(lab, reading, FIRST, _bare, "bare client", options.pick(0.95, 0.2), tell)
@@ -97,7 +97,7 @@ def _measure(
             tell(f"{shape.name}: {name} with {count} in flight")
             searched[count] = fixed(lab, proxy, reading, count)
         best = max(searched, key=searched.__getitem__)
-        ours, theirs = f"mount, {shape.name}", f"{name} with {best}, {shape.name}"
+        ours, theirs = f"mount, {shape.name}", f"{name}, {best}, {shape.name}"
         sides = take_turns(
             {
                 ours: partial(_mount, lab, proxy, reading, FOUND),
@@ -107,21 +107,15 @@ def _measure(
             tell,
         )
     others = [
-        Side(f"{name} with {count}, {shape.name}", (rate,))
-        for count, rate in searched.items()
-        if count != best
+        Side(f"{name}, {count}, {shape.name}", (rate,)) for count, rate in searched.items() if count != best
     ]
-    figure = faster(sides[ours], sides[theirs], wanted, f"{shape.name}: found / best fixed")
+    figure = faster(sides[ours], sides[theirs], wanted, f"found / best fixed, {shape.name}")
     return [*sides.values(), *others], [figure]
 
 
 def _mount(lab: Lab, proxy: Proxy, reading: Reading, count: int) -> float:
-    with (
-        lab.scratch() as directory,
-        Fusestripe(
-            proxy.endpoint, directory, stripe_count=count, stripe_size=STRIPE, memory=MEMORY
-        ) as mounted,
-    ):
+    settings = {"stripe_count": count, "stripe_size": STRIPE, "memory": MEMORY}
+    with lab.scratch() as directory, Fusestripe(proxy.endpoint, directory, **settings) as mounted:
         proxy.reset()
         flow = watch(proxy, start_dd(mounted.path / reading.key), reading.window)
         hedged = mounted.daemon.status()["origin"]["hedged"]
