@@ -20,7 +20,9 @@ from tests.bench.case import Case, Options
 from tests.bench.hdfs import HDFS
 from tests.bench.lab import Lab
 from tests.bench.latency import FIRST_BYTE
+from tests.bench.listing import LISTING
 from tests.bench.loopback import COLD, MEMORY
+from tests.bench.opening import OPEN
 from tests.bench.passthrough import PASSTHROUGH
 from tests.bench.programs import require
 from tests.bench.random_reads import RANDOM
@@ -44,6 +46,8 @@ CASES: tuple[Case, ...] = (
     PASSTHROUGH,
     RANDOM,
     FIRST_BYTE,
+    OPEN,
+    LISTING,
     MEMORY,
     HDFS,
 )
