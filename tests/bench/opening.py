@@ -15,8 +15,8 @@ __all__ = ["OPEN"]
 
 DELAY = 0.030  # seconds to the first byte
 ALLOWED = 0.010  # seconds on top of the round trips
-FILE = 64 * MIB
-MIDDLE = 32 * MIB  # where a stripe begins, far from the first
+FILE = 24 * MIB
+MIDDLE = 8 * MIB  # where the second stripe begins
 TRIP = "bare client"
 PLACES = {"at the top": "", "in a directory": "directory/"}
 # What is read one after the other in a mount that is new, with the round trips that it may take.

@@ -24,6 +24,7 @@ __all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs", "ServedFusestripe"
 
 MOUNT_SECONDS = 60.0
 UNMOUNT_SECONDS = 60.0
+END_SECONDS = 10.0
 
 
 class Mount(ABC):
@@ -169,13 +170,17 @@ class Foreground(Mount):
         while os.path.ismount(self.path) and time.monotonic() < deadline:
             subprocess.run(["fusermount3", "-u", self.path], stderr=subprocess.DEVNULL, check=False)
             time.sleep(0.05)
-        try:
-            process.wait(max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if os.path.ismount(self.path):
             process.kill()
-            process.wait()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # what it still wants to do without its mount is nobody's concern
+        process.wait()
+        if os.path.ismount(self.path):
+            subprocess.run(["fusermount3", "-u", "-z", self.path], check=False)
             said = self.log.read_text(errors="replace")[-1000:]
-            raise RuntimeError(f"{self.name} did not end in {UNMOUNT_SECONDS:.0f} s:\n{said}") from None
+            raise RuntimeError(f"{self.name} is busy {UNMOUNT_SECONDS:.0f} s after its last reader:\n{said}")
 
 
 class Rclone(Foreground):
