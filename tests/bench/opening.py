@@ -15,12 +15,11 @@ __all__ = ["OPEN"]
 
 DELAY = 0.030  # seconds to the first byte
 ALLOWED = 0.010  # seconds on top of the round trips
-FILE = 24 * MIB
-MIDDLE = 8 * MIB  # where the second stripe begins
+STRIPE = 8 * MIB
 TRIP = "bare client"
 PLACES = {"at the top": "", "in a directory": "directory/"}
-# What is read one after the other in a mount that is new, with the round trips that it may take.
-READS = {"cold": (0, 2), "known": (MIDDLE, 1)}
+# The round trips that may be taken where nothing is known of the file, and by another open within the TTL.
+TRIPS = {"cold": 2, "known": 1}
 LAST = "known, last byte"
 
 
@@ -28,7 +27,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
     """A mount that knows nothing opens a file and reads its first byte; then another part by another open."""
     tell("storing files")
     with lab.scratch() as directory:
-        path = write_random(directory / "data.bin", FILE)
+        path = write_random(directory / "data.bin", options.pick(64 * MIB, 24 * MIB))
         stored = {place: lab.store_file(path, prefix) for place, prefix in PLACES.items()}
     found: dict[str, list[float]] = {}
     with Proxy(lab.server.endpoint, rate=RATE, delay=DELAY) as proxy:
@@ -45,7 +44,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         case=OPEN.name,
         title="open and one byte of a cold file, 30 ms away",
         sides=tuple(sides.values()),
-        figures=tuple(_figure(sides, read, place, wanted) for read in READS for place in PLACES),
+        figures=tuple(_figure(sides, read, place, wanted) for read in TRIPS for place in PLACES),
         notes=(
             "known: within the TTL, the first byte of a stripe that is not there yet",
             f"{LAST}: it comes with the end of its stripe, at 12.5 MB/s a connection",
@@ -54,7 +53,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
 
 
 def _figure(sides: dict[str, Side], read: str, place: str, wanted: float) -> Figure:
-    _, trips = READS[read]
+    trips = TRIPS[read]
     bare = sides[f"{TRIP}, {place}"]
     allowed = Side("round trips", tuple(trips * seconds for seconds in bare.rounds), "s")
     return slowness(f"{read}, {place}, beyond {trips}", sides[f"{read}, {place}"], allowed, wanted)
@@ -64,8 +63,12 @@ def _measure(lab: Lab, proxy: Proxy, file: StoredObject) -> dict[str, float]:
     trip = first_bytes_bare(lab.server.store(BUCKET, proxy.endpoint), file.key, 1)
     with lab.scratch() as directory, Fusestripe(proxy.endpoint, directory) as mounted:
         path = mounted.path / file.key
-        found = {name: open_and_read(path, offset) for name, (offset, _) in READS.items()}
-        return {TRIP: trip, **found, LAST: open_and_read(path, file.size - 1)}
+        return {
+            TRIP: trip,
+            "cold": open_and_read(path, 0),
+            "known": open_and_read(path, file.size - 2 * STRIPE),
+            LAST: open_and_read(path, file.size - 1),
+        }
 
 
 OPEN = Case("open", "how many round trips does it take to open a file and read a byte?", run)
