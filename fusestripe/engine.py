@@ -31,6 +31,7 @@ from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.stripes.tuning import FixedStreams, Streams, TunedStreams, climb_for
+from fusestripe.windows import Windows
 
 __all__ = ["Engine", "connect", "open_cache"]
 
@@ -76,7 +77,7 @@ class Engine:
             small=SmallReads(self.stripes, self.disk, settings.stripes.size),
             disk=self.disk,
             read_back=read_back,
-            traffic=self.traffic,
+            windows=Windows(self.pool, self.traffic, settings.stripes.size),
             stripe_size=settings.stripes.size,
         )
         self.prefetcher = Prefetcher(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -23,11 +21,11 @@ from fusestripe.readback import ReadBack
 from fusestripe.smallreads import SMALL, SmallReads
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
-from fusestripe.stripes.plan import Piece, pieces, spread_out, stripe_length, take_turns
+from fusestripe.stripes.plan import Piece, pieces, stripe_length
 from fusestripe.stripes.readahead import AccessPattern
 from fusestripe.stripes.resident import ResidentStripes, Stripe
-from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.units import ObjectVersion
+from fusestripe.windows import Windows
 
 __all__ = ["Handle", "ReadStatistics", "Reader"]
 
@@ -35,8 +33,6 @@ log = logging.getLogger(__name__)
 
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
-# Seconds after its last read for which a file has a share of the memory.
-ACTIVE = 5.0
 
 
 class ReadStatistics(msgspec.Struct, frozen=True):
@@ -65,8 +61,7 @@ class Handle:
 class Reader:
     """Serves reads from memory, the cache and the origins, and fetches ahead of them.
 
-    ``traffic`` says how many stripes of a file may be in flight; ``disk`` has the threads that wait for the
-    cache's disk.
+    ``windows`` says how far; ``disk`` has the threads that wait for the cache's disk.
     """
 
     def __init__(
@@ -79,7 +74,7 @@ class Reader:
         small: SmallReads,
         disk: DiskThreads,
         read_back: ReadBack,
-        traffic: TrafficTable,
+        windows: Windows,
         stripe_size: int,
     ) -> None:
         self._stripes = stripes
@@ -88,10 +83,9 @@ class Reader:
         self._files = files
         self._small = small
         self._stripe_size = stripe_size
-        self._traffic = traffic
+        self._windows = windows
         self._disk = disk
         self._read_back = read_back
-        self._active: OrderedDict[ObjectVersion, float] = OrderedDict()
         self._reads = self._bytes = self._errors = 0
         # Over the patterns of handles and the counters, which any thread may touch. Never held for long.
         self._lock = threading.Lock()
@@ -135,8 +129,7 @@ class Reader:
         length = max(0, min(length, file.version.size - offset))
         if length == 0:
             return b""
-        self._active[file.version] = trio.current_time()
-        self._active.move_to_end(file.version)
+        self._windows.touch(file)
         try:
             data = await self._read(handle, offset, length)
         except Exception as error:
@@ -189,8 +182,7 @@ class Reader:
 
     def _passed(self, file: OpenFile, position: tuple[int, int], ended: int | None) -> None:
         """On the event loop: a reader came to ``position``, and to the end of stripe ``ended``."""
-        self._active[file.version] = trio.current_time()
-        self._active.move_to_end(file.version)
+        self._windows.touch(file)
         if file.users:
             self._fetch_ahead(file, position)
         if ended is not None:
@@ -263,7 +255,7 @@ class Reader:
         stripe has come, there is nothing to look for again.
         """
         nothing_new = position is not None and file.served_at == position
-        if nothing_new or len(file.in_flight) >= self._share(file) or file.changed:
+        if nothing_new or len(file.in_flight) >= self._windows.in_flight(file) or file.changed:
             return
         began = self._begin_ahead(file, self._wanted(file))
         file.served_at = None if began else position
@@ -271,7 +263,7 @@ class Reader:
     def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> int:
         """How many of ``indexes`` were begun; ends where the file has its number of stripes in flight."""
         began = loads = 0
-        share = self._share(file)
+        share = self._windows.in_flight(file)
         for index in indexes:
             if len(file.in_flight) >= share:
                 break
@@ -292,29 +284,7 @@ class Reader:
     def _wanted(self, file: OpenFile) -> Iterator[int]:
         with self._lock:
             walks = [walk for pattern in file.patterns for walk in pattern.ahead()]
-        nearest = islice(take_turns(walks, self._stripe_size), self._window(file))
-        if not file.is_spread:
-            return nearest
-        missing = (index for index in nearest if (file.version, index) not in self._stripes)
-        return spread_out(islice(missing, self._share(file)), file.in_flight, self._stripe_size, file.unit)
-
-    def _window(self, file: OpenFile) -> int:
-        """How many stripes ahead of its readers one file may hold: a fair share of the memory.
-
-        More than are in flight, for those behind one that is late. Servers are late more often the more there
-        are of them.
-        """
-        horizon = trio.current_time() - ACTIVE
-        while self._active and next(iter(self._active.values())) < horizon:
-            self._active.popitem(last=False)
-        share = self._pool.buffers * 3 // 4 // max(1, len(self._active))
-        in_flight = self._share(file)
-        wish = 3 * in_flight if file.is_spread else in_flight + in_flight // 2
-        return max(1, min(wish, share))
-
-    def _share(self, file: OpenFile) -> int:
-        """How many stripes of the file may be in flight."""
-        return self._traffic.of(file.origin).streams.share(file.version)
+        return self._windows.wanted(file, walks, lambda index: (file.version, index) in self._stripes)
 
     def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)

@@ -23,6 +23,7 @@ ROWS = (
     "openfiles",
     "readback",
     "smallreads",
+    "windows",
     "reader",
     "prefetcher",
     "kernel",

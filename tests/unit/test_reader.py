@@ -31,6 +31,7 @@ from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.stripes.tuning import FixedStreams
 from fusestripe.units import GIB, KIB, MIB, ObjectVersion
+from fusestripe.windows import Windows
 from tests.support.memory_origin import MemoryOrigin
 
 STRIPE = 64 * KIB
@@ -76,7 +77,7 @@ class House:
             small=SmallReads(self.stripes, disk, stripe_size),
             disk=disk,
             read_back=read_back,
-            traffic=self.traffic,
+            windows=Windows(self.pool, self.traffic, stripe_size),
             stripe_size=stripe_size,
         )
         self.prefetcher = Prefetcher(
