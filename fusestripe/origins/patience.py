@@ -40,7 +40,11 @@ class Patience:
             finally:
                 self._room.release()
 
-        threading.Thread(target=work, name="fusestripe-patience", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="fusestripe-patience", daemon=True).start()
+        except RuntimeError:  # the system has no thread left (threading.Thread.start)
+            self._room.release()
+            raise OriginUnavailable(f"{what}: no thread can be started for the request") from None
         try:
             return outcome.result(self._seconds)
         except FutureTimeoutError:
