@@ -127,7 +127,7 @@ def test_a_call_that_has_no_thread_gives_its_place_back(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         for _ in range(2):
-            with pytest.raises(OriginUnavailable, match="no thread"):
+            with pytest.raises(OriginUnavailable, match="too many"):
                 patience.run(lambda: 7, "it")
     assert patience.run(lambda: 7, "it") == 7
 
