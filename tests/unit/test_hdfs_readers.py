@@ -76,3 +76,31 @@ def test_after_a_drop_places_are_asked_for_again() -> None:
         readers.drop(VERSION)
     with readers.of(VERSION).reading(1):
         assert opener.opened == 2
+
+
+def test_a_reader_that_was_left_comes_last_for_that_block_alone() -> None:
+    opener = Opener()
+    readers = held(opener).of(VERSION)
+    with readers.reading(7) as slow:
+        readers.leave(slow, 7)
+    with readers.reading(8) as other:
+        assert other is slow
+    with readers.reading(7) as other:
+        assert other is not slow
+    with readers.reading(7) as first, readers.reading(7) as second:
+        assert slow not in (first, second)
+    assert opener.opened == 3
+
+
+def test_once_every_reader_was_left_the_idlest_goes_on() -> None:
+    opener = Opener()
+    readers = held(opener).of(VERSION)
+    for _ in range(READERS):
+        assert readers.can_leave(7)
+        with readers.reading(7) as reader:
+            readers.leave(reader, 7)
+    assert not readers.can_leave(7)
+    assert readers.can_leave(8)
+    with readers.reading(7) as reader, readers.reading(7) as other:
+        assert reader is not other
+    assert opener.opened == READERS
