@@ -5,16 +5,29 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from fusestripe.api import mount, prefetch
+from fusestripe.errors import CacheError, ConfigError, FusestripeError, MountError, OriginError
 
-__all__ = ["__version__", "mount", "prefetch"]
+if TYPE_CHECKING:
+    from fusestripe.api import PrefetchError, Report, mount, prefetch
+
+__all__ = [
+    "CacheError",
+    "ConfigError",
+    "FusestripeError",
+    "MountError",
+    "OriginError",
+    "PrefetchError",
+    "Report",
+    "__version__",
+    "mount",
+    "prefetch",
+]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """What the API offers is imported when it is first asked for, so that the daemon stays small."""
-    if name not in ("mount", "prefetch"):
+    if name not in ("PrefetchError", "Report", "mount", "prefetch"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("fusestripe.api"), name)

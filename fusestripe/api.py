@@ -11,7 +11,7 @@ from typing import Union
 import msgspec
 
 from fusestripe.config import Settings, load
-from fusestripe.errors import MountError
+from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
 from fusestripe.launch import launch, stop
 from fusestripe.offline import prefetch_urls
@@ -19,10 +19,21 @@ from fusestripe.origins.registry import FACTORIES
 from fusestripe.prefetcher import Report
 from fusestripe.telemetry.control import request, socket_of
 
-__all__ = ["Report", "bring", "mount", "prefetch"]
+__all__ = ["PrefetchError", "Report", "bring", "mount", "prefetch"]
 
 Value = Union[str, int, float, bool, "os.PathLike[str]", None]
 """What a setting may be given as: sizes in bytes or like "8MiB", times in seconds."""
+
+
+class PrefetchError(FusestripeError):
+    """Files could not be brought into the cache. ``reports`` are those of all, also of what is there."""
+
+    def __init__(self, reports: Sequence[Report]) -> None:
+        failed = [report for report in reports if report.state == "failed"]
+        first, count = failed[0], f"{len(failed):,} of {len(reports):,}"
+        what = "" if len(reports) == 1 else f"{count} files failed, the first of them: "
+        super().__init__(f"{what}{first.path}: {first.error}", mend=first.mend)
+        self.reports = tuple(reports)
 
 
 @contextlib.contextmanager
@@ -56,13 +67,14 @@ def prefetch(
 ) -> tuple[Report, ...]:
     """Bring the files at and below ``sources``, paths under a mount or URLs, into the cache.
 
-    Returns when every byte is there and checked: a Report of each file, with ``state`` "done" or "failed" and
-    then ``error``. With ``check`` nothing is fetched: what is not all there has failed. With ``pin`` what is
-    done is not evicted until `fusestripe cache unpin`. ``settings`` (see ``mount``) are those of URLs; a
-    mount has its own. Not to be called from a trio task, but in a thread.
+    Returns a Report of each file when every byte of all is there and checked. With ``check`` nothing is
+    fetched: the reports say what is there, with ``state`` "done", and what is not, with "failed" and
+    ``error``. With ``pin`` what is done is not evicted until `fusestripe cache unpin`. ``settings`` (see
+    ``mount``) are those of URLs; a mount has its own. Not to be called from a trio task, but in a thread.
 
-    Raises ConfigError; MountError where a path is in no mount or its daemon does not answer; and for a URL
-    CacheError and OriginError where its cache or origin cannot be used at all.
+    Raises PrefetchError where files failed, when all others are there; ConfigError; MountError where a path
+    is in no mount or its daemon does not answer; and for a URL CacheError and OriginError where its cache or
+    origin cannot be used at all.
     """
     ended: list[Report] = []
 
@@ -71,6 +83,8 @@ def prefetch(
             ended.append(report)
 
     bring([os.fspath(source) for source in sources], settings, tell, config=config, check=check, pin=pin)
+    if not check and any(report.state == "failed" for report in ended):
+        raise PrefetchError(ended)
     return tuple(ended)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import fusestripe
+from fusestripe.commands.usage import NamedCommands, Refused, usage_in_one_line
 from fusestripe.errors import FusestripeError
 
 __all__ = ["Commands", "cli", "main"]
@@ -36,15 +37,7 @@ INTERRUPTED = 128 + signal.SIGINT
 """The exit status of what ended by Ctrl-C, as shells have it."""
 
 
-class Refused(click.ClickException):
-    """An error as a person reads it: one line on stderr, exit status 1."""
-
-    def show(self, file: Any = None) -> None:
-        """Print it."""
-        click.echo(f"fusestripe: {self.format_message()}", file=file, err=file is None)
-
-
-class Commands(click.Group):
+class Commands(NamedCommands):
     """A group that imports its commands when they are needed and turns errors into one line.
 
     FUSESTRIPE_DEBUG=1 lets the traceback through.
@@ -62,10 +55,16 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Understand the options before the command's name."""
+        with usage_in_one_line():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
         try:
-            return super().invoke(ctx)
+            with usage_in_one_line():
+                return super().invoke(ctx)
         except FusestripeError as error:
             if _debugging():
                 raise

@@ -89,7 +89,12 @@ async def _live(order: Order, engine: Engine, services: trio.Nursery) -> None:
             passthrough=order.settings.mount.passthrough,
         ) as session,
     ):
-        service = ControlService(order.mountpoint, engine, session.operations.count_inodes)
+        service = ControlService(
+            order.mountpoint,
+            engine,
+            inodes=session.operations.count_inodes,
+            passed_through=session.passed_through,
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_at, signals, nursery.cancel_scope)
             await nursery.start(serve, socket_path(order.mountpoint), service.handlers())

@@ -12,7 +12,9 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -20,12 +22,18 @@ import trio
 
 from fusestripe.config import CacheSettings, Route, Settings
 from fusestripe.engine import connect
-from fusestripe.errors import FusestripeError, MountError
+from fusestripe.errors import (
+    CredentialsRefused,
+    FusestripeError,
+    MountError,
+    OriginError,
+    PermissionDenied,
+)
 from fusestripe.kernel import mounting
 from fusestripe.kernel.support import channel_refusal, passthrough_refusal, version_of
 from fusestripe.origins.aws import find_access
-from fusestripe.origins.base import OriginOptions
-from fusestripe.units import GIB, MIB, format_size
+from fusestripe.origins.base import Entry, Origin, OriginOptions
+from fusestripe.units import GIB, MIB, format_size, printable
 
 __all__ = ["Finding", "Level", "examine"]
 
@@ -37,7 +45,11 @@ SLOW_DISK = 300 * MIB
 """Bytes a second below which a cache holds back a 10 Gb/s card's half."""
 LITTLE_ROOM = 10 * GIB
 WRITE = 128 * MIB
-WRITE_SECONDS = 2.0
+WRITE_SECONDS = 1.0
+WRITE_TRIES = 3
+"""A disk is as fast as the best of so many tries: whatever else goes on only ever takes from it."""
+DEEPEST = 8
+"""Directories one in another that are gone through to find a file to try."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -160,18 +172,33 @@ def cache_disk(cache: CacheSettings) -> Iterator[Finding]:
     else:
         yield Finding("cache room", "ok", f"{cache.dir}: {format_size(free)} free")
     try:
-        direct, rate = write_rate(place, min(WRITE, free // 4 // MIB * MIB))
+        direct, rate = best_write_rate(place, min(WRITE, free // 4 // MIB * MIB))
     except OSError as error:
         text = f"{place} cannot be written: {(error.strerror or str(error)).lower()}"
         yield Finding("cache disk", "fail", text, "name a directory of your own with --cache-dir")
         return
-    speed = f"{format_size(rate)}/s written"
+    yield judge_disk(direct=direct, rate=rate)
+
+
+def judge_disk(*, direct: bool, rate: float) -> Finding:
+    """Whether a disk of ``rate`` bytes a second, with or without O_DIRECT, holds a cache back."""
+    what, speed = "cache disk", f"{format_size(rate)}/s written"
     if not direct:
-        yield Finding("cache disk", "warning", f"{speed}, without O_DIRECT", "use a local disk (ext4, xfs)")
-    elif rate < SLOW_DISK:
-        yield Finding("cache disk", "warning", f"{speed}: slow", "use a local NVMe disk")
-    else:
-        yield Finding("cache disk", "ok", f"{speed}, O_DIRECT")
+        return Finding(what, "warning", f"{speed}, without O_DIRECT", "use a local disk (ext4, xfs)")
+    if rate < SLOW_DISK:
+        text = f"{speed} in the best of {WRITE_TRIES} tries, of {format_size(SLOW_DISK)}/s that it should"
+        return Finding(what, "warning", text, "use a local NVMe disk")
+    return Finding(what, "ok", f"{speed}, O_DIRECT; {format_size(SLOW_DISK)}/s are enough")
+
+
+def best_write_rate(directory: str, size: int) -> tuple[bool, float]:
+    """The best of WRITE_TRIES tries of ``write_rate``, or the first that is enough. Raises OSError."""
+    best = False, 0.0
+    for _ in range(WRITE_TRIES):
+        best = max(best, write_rate(directory, size))
+        if best[1] >= SLOW_DISK:
+            break
+    return best
 
 
 def write_rate(directory: str, size: int) -> tuple[bool, float]:
@@ -195,15 +222,52 @@ def write_rate(directory: str, size: int) -> tuple[bool, float]:
 
 
 def origin(route: Route, timeout: float) -> Finding:
-    """Whether the route's store lets us in, and how long it takes to say so."""
+    """Whether the route's store lets us in and gives a byte, and how long it takes to say so."""
     what = f"route {route.path}"
     begin = time.monotonic()
     try:
-        for opened in trio.run(partial(connect, [route], timeout=timeout)).values():
-            opened.close()
+        (opened,) = trio.run(partial(connect, [route], timeout=timeout)).values()
+        answers = f"{route.source} answers in {time.monotonic() - begin:.2f} s"
+        with closing(opened):
+            return try_reading(what, answers, opened)
     except FusestripeError as error:
         return Finding(what, "fail", error.message, error.mend)
-    return Finding(what, "ok", f"{route.source} answers in {time.monotonic() - begin:.2f} s")
+
+
+def try_reading(what: str, answers: str, opened: Origin) -> Finding:
+    """What the first byte of the first file says. Raises OriginError where we may not have it."""
+    try:
+        found = first_file(opened)
+    except PermissionDenied as error:
+        text = f"{answers} and lists nothing, so whether its files can be read is not known: {error.message}"
+        mend = f"fusestripe bench {opened.url.rstrip('/')}/NAME tries one"
+        return Finding(what, "warning", text, mend)
+    if found is None:
+        return Finding(what, "ok", f"{answers}; there is no file to try")
+    path, entry = found
+    try:
+        opened.read_range(opened.version(path, entry), 0, memoryview(bytearray(1)), lambda _: None)
+    except (PermissionDenied, CredentialsRefused):
+        raise
+    except OriginError as error:  # of this one file, as far as is known
+        return Finding(what, "warning", f"{answers}, but: {error.message}", error.mend)
+    return Finding(what, "ok", f"{answers}, and {printable(path)} can be read")
+
+
+def first_file(opened: Origin) -> tuple[str, Entry] | None:
+    """A file with bytes in it, and its path: the first, in the first directories. Raises OriginError."""
+    path = ""
+    for _ in range(DEEPEST):
+        page = next((page for page in opened.list_dir(path) if page), [])
+        files = (entry for entry in page if entry.size and not entry.is_dir)
+        directories = (entry for entry in page if entry.is_dir)
+        entry = next(chain(files, directories), None)
+        if entry is None:
+            return None
+        path = f"{path}/{entry.name}" if path else entry.name
+        if not entry.is_dir:
+            return path, entry
+    return None
 
 
 def aws_credentials() -> Finding:

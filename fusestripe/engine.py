@@ -19,19 +19,18 @@ from fusestripe.errors import CacheError, FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFiles
-from fusestripe.origins.base import Origin, OriginOptions, SpreadOrigin
+from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
 from fusestripe.origins.retry import retried
 from fusestripe.prefetcher import Prefetcher
 from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
 from fusestripe.smallreads import SmallReads
-from fusestripe.stripes.climb import Climb
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.stripes.traffic import TrafficTable
-from fusestripe.stripes.tuning import START, START_SPREAD, FixedStreams, Streams, TunedStreams
+from fusestripe.stripes.tuning import FixedStreams, Streams, TunedStreams, climb_for
 
 __all__ = ["Engine", "connect", "open_cache"]
 
@@ -81,6 +80,7 @@ class Engine:
             stripe_size=settings.stripes.size,
         )
         self.prefetcher = Prefetcher(
+            stripes=self.stripes,
             reader=self.reader,
             files=self.files,
             read_back=read_back,
@@ -160,11 +160,8 @@ async def open_cache(settings: Settings) -> CacheStore:
 
 
 def _streams(count: int, buffers: int, origin: Origin) -> Streams:
-    """For the setting ``count``; -1 leaves half of the memory to what waits to be read."""
-    if count != -1:
-        return FixedStreams(count)
-    start = START_SPREAD if isinstance(origin, SpreadOrigin) else START
-    return TunedStreams(Climb(start, max(1, buffers // 2)))
+    """For the setting ``count``; -1: as many as the origin rewards."""
+    return FixedStreams(count) if count != -1 else TunedStreams(climb_for(origin, buffers))
 
 
 def _open(route: Route, timeout: float) -> Origin:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,9 +26,19 @@ from fusestripe.config import Settings
 from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
 from fusestripe.places import check_places
-from fusestripe.telemetry.control import daemon_pid, socket_path
+from fusestripe.telemetry.control import daemon_pid, has_listener, runtime_dir, socket_path
 
-__all__ = ["CHILD_ENVIRONMENT", "Order", "discard_log", "launch", "log_path", "read_order", "report", "stop"]
+__all__ = [
+    "CHILD_ENVIRONMENT",
+    "Order",
+    "discard_log",
+    "launch",
+    "log_path",
+    "read_order",
+    "report",
+    "stop",
+    "sweep",
+]
 
 CHILD_ENVIRONMENT: Mapping[str, str] = {
     # One malloc arena a thread keeps freed stripes for itself; two bound what is resident (mallopt(3)).
@@ -37,7 +48,10 @@ CHILD_ENVIRONMENT: Mapping[str, str] = {
 DAEMON = (sys.executable, "-m", "fusestripe.daemon")
 READY_SECONDS = 30.0
 END_SECONDS = 30.0
+LEFT_SECONDS = 7 * 86400.0
+"""So long the last log of a daemon that was killed is there for whoever wants to know why."""
 _ANSWER_MAXIMUM = 1 << 16
+_OURS = re.compile(r"[0-9a-f]{16}\.(log|lock|sock|sock\.new)")
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -101,6 +115,7 @@ def launch(
         check_places(settings, path)
         mounting.prepare(path)
         mounting.check_fuse(allow_other=settings.mount.allow_other)
+        sweep(runtime_dir())
         read_end, write_end = os.pipe()
         with open(read_end, "rb", buffering=0) as ready:
             try:
@@ -132,6 +147,32 @@ def stop(mountpoint: str) -> None:
         mounting.unmount(path)
         if pid is not None and handle is not None:
             _await_end(pid, handle, path)
+
+
+def sweep(directory: str) -> None:
+    """Remove what daemons that are gone left in ``directory``, the runtime one, over ``LEFT_SECONDS`` ago."""
+    horizon = time.time() - LEFT_SECONDS
+    with os.scandir(directory) as entries:
+        ours = [entry for entry in entries if _OURS.fullmatch(entry.name)]
+    for entry in ours:
+        with contextlib.suppress(OSError):  # no reason not to mount; another may sweep too
+            if entry.stat(follow_symlinks=False).st_mtime < horizon:
+                _discard(entry.path)
+
+
+def _discard(path: str) -> None:
+    """Remove the file ``path`` of a mount, unless its daemon lives or it is just being mounted."""
+    mount = path.removesuffix(".new").rpartition(".")[0]
+    if has_listener(f"{mount}.sock"):
+        return
+    lock = _lock(f"{mount}.lock")
+    if lock is not None:
+        try:
+            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):  # it was that
+                os.unlink(f"{mount}.lock")
+        finally:
+            os.close(lock)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,9 @@ from fusestripe.config import Route
 from fusestripe.engine import connect
 from fusestripe.errors import NotFound
 from fusestripe.origins.base import Origin
+from fusestripe.units import split_url
 
-__all__ = ["Named", "open_named", "split_url"]
+__all__ = ["Named", "open_named"]
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -38,15 +39,6 @@ async def open_named(route: Route, *, timeout: float) -> Named:
         if not name:
             raise
         return await _open(route, parent, name, timeout)
-
-
-def split_url(url: str) -> tuple[str, str]:
-    """The directory that ``url`` lies in, and its name there; "" for a store's root or a "/" at the end."""
-    scheme, separator, rest = url.partition("://")
-    parent, slash, name = rest.rpartition("/")
-    if not slash or not name:
-        return url, ""
-    return f"{scheme}{separator}{parent or '/'}", name
 
 
 async def _open(route: Route, source: str, name: str, timeout: float) -> Named:

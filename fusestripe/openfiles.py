@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 import msgspec
@@ -21,13 +22,17 @@ log = logging.getLogger(__name__)
 
 
 class FileStatistics(msgspec.Struct, frozen=True):
-    """An open file: bytes it has, bytes of it in the cache, and what its reads brought from where."""
+    """An open file: bytes it has, bytes of it in the cache, and what its reads brought from where.
+
+    ``passthrough``: the kernel reads it from the cache's file itself, which nobody counts.
+    """
 
     path: str
     size: int
     present: int
     from_cache: int
     from_origin: int
+    passthrough: bool
 
 
 class OpenFile:
@@ -60,7 +65,7 @@ class OpenFile:
         """Whether the cache has stripe ``index``."""
         return self.cached is not None and self.cached.present(index)
 
-    def statistics(self) -> FileStatistics:
+    def statistics(self, *, passthrough: bool) -> FileStatistics:
         """What is there and what was brought."""
         return FileStatistics(
             path=str(self.version),
@@ -68,6 +73,7 @@ class OpenFile:
             present=0 if self.cached is None else self.cached.present_bytes,
             from_cache=self.from_cache,
             from_origin=self.from_origin,
+            passthrough=passthrough,
         )
 
 
@@ -82,9 +88,9 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._files)
 
-    def statistics(self) -> list[FileStatistics]:
-        """Of each open file."""
-        return [file.statistics() for file in self._files.values()]
+    def statistics(self, passthrough: AbstractSet[ObjectVersion] = frozenset()) -> list[FileStatistics]:
+        """Of each open file; those in ``passthrough`` are read by the kernel itself."""
+        return [file.statistics(passthrough=file.version in passthrough) for file in self._files.values()]
 
     async def hold(self, origin: Origin, version: ObjectVersion) -> OpenFile:
         """The open file of ``version``, for one more user, who will let it go."""

@@ -17,10 +17,11 @@ from fusestripe.origins.base import Origin
 from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
 from fusestripe.stripes.plan import spread_out, stripe_count, stripe_length
+from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.units import ObjectVersion, format_size
 
-__all__ = ["Prefetcher", "Report", "State", "outermost", "prefetch", "walk"]
+__all__ = ["Headway", "Prefetcher", "Report", "State", "outermost", "prefetch", "walk"]
 
 State = Literal["started", "running", "done", "failed"]
 
@@ -28,6 +29,41 @@ State = Literal["started", "running", "done", "failed"]
 FILES_AT_ONCE = 8
 # A stripe that was saved and comes back wrong is fetched again so many times.
 ATTEMPTS = 3
+# How often somebody who waits is told how far a file is (seconds).
+TELL_SECONDS = 0.1
+
+
+class Headway:
+    """How far one file is, in bytes: those ``checked`` are in the cache and right.
+
+    Of them and of those under way some had to be ``fetched``; the rest were ``cached``.
+    """
+
+    def __init__(self) -> None:
+        self.checked = self.cached = 0
+        self._fetched = 0
+        self._under_way: dict[int, Callable[[], int]] = {}
+
+    @property
+    def fetched(self) -> int:
+        """What came from the origin for it, each byte once; of stripes under way what is here of them."""
+        return self._fetched + sum(arrived() for arrived in self._under_way.values())
+
+    def begins(self, index: int, arrived: Callable[[], int]) -> None:
+        """Stripe ``index`` has to be fetched; ``arrived`` says how many bytes of it are here."""
+        self._under_way[index] = arrived
+
+    def came(self, index: int, length: int) -> None:
+        """It is here."""
+        self._under_way[index] = lambda: length
+
+    def is_right(self, index: int, length: int) -> None:
+        """It is in the cache and right, whether it was there already or was fetched."""
+        self.checked += length
+        if self._under_way.pop(index, None) is None:
+            self.cached += length
+        else:
+            self._fetched += length
 
 
 class Prefetcher:
@@ -36,12 +72,14 @@ class Prefetcher:
     def __init__(
         self,
         *,
+        stripes: ResidentStripes,
         reader: Reader,
         files: OpenFiles,
         read_back: ReadBack,
         traffic: TrafficTable,
         stripe_size: int,
     ) -> None:
+        self._stripes = stripes
         self._reader = reader
         self._files = files
         self._read_back = read_back
@@ -59,17 +97,17 @@ class Prefetcher:
             yield file
             after.push_async_callback(until.pop_all().aclose)
 
-    async def prefetch(self, file: OpenFile, report: Callable[[int], None]) -> None:
+    async def prefetch(self, file: OpenFile, headway: Headway) -> None:
         """Bring all of ``file`` into the cache and read it back from there once.
 
-        ``report`` is told the bytes of each stripe that is there and checked. Raises OriginError where the
-        origin fails, CacheError where the cache has no room or does not keep what was written.
+        Raises OriginError where the origin fails, CacheError where the cache has no room or does not keep
+        what was written.
         """
-        await self._for_each_stripe(file, self._bring, report)
+        await self._for_each_stripe(file, partial(self._bring, headway))
 
-    async def check(self, file: OpenFile, report: Callable[[int], None]) -> None:
+    async def check(self, file: OpenFile, headway: Headway) -> None:
         """Read all of ``file`` from the cache. Raises CacheError unless every byte is there and right."""
-        await self._for_each_stripe(file, self._check, report)
+        await self._for_each_stripe(file, partial(self._check, headway))
 
     async def make_sure_of_room(self, files: int, size: int) -> None:
         """Raise CacheError where ``files`` of ``size`` bytes together cannot all be in the cache."""
@@ -91,17 +129,13 @@ class Prefetcher:
         """Keep ``file`` from eviction until it is unpinned. Raises CacheError where the disk fails."""
         await self._files.pin(file)
 
-    async def _for_each_stripe(
-        self, file: OpenFile, act: Callable[[OpenFile, int], Awaitable[None]], report: Callable[[int], None]
-    ) -> None:
-        size = file.version.size
+    async def _for_each_stripe(self, file: OpenFile, act: Callable[[OpenFile, int], Awaitable[None]]) -> None:
         slots = trio.CapacityLimiter(1)
         errors: list[Exception] = []
 
         async def one(index: int, scope: trio.CancelScope) -> None:
             try:
                 await act(file, index)
-                report(stripe_length(index, size, self._stripe_size))
             except Exception as error:
                 errors.append(error)
                 scope.cancel()
@@ -126,23 +160,33 @@ class Prefetcher:
         for start in range(0, len(stripes), batch):
             yield from spread_out(stripes[start : start + batch], (), self._stripe_size, file.unit)
 
-    async def _bring(self, file: OpenFile, index: int) -> None:
+    async def _bring(self, headway: Headway, file: OpenFile, index: int) -> None:
+        length = self._length(file, index)
         for _attempt in range(ATTEMPTS):
             if not file.present(index):
+                headway.begins(index, partial(self._stripes.arrived, (file.version, index)))
                 await self._reader.bring(file, index)
+                headway.came(index, length)  # its memory may go now
             if file.present(index) and await self._read_back.is_right(file, index):
+                headway.is_right(index, length)
                 return
         raise CacheError(f"the cache disk does not keep stripe {index} of {file.version}")
 
-    async def _check(self, file: OpenFile, index: int) -> None:
+    async def _check(self, headway: Headway, file: OpenFile, index: int) -> None:
         if not file.present(index) or not await self._read_back.is_right(file, index):
             raise CacheError(f"{file.version} is not whole in the cache", mend="prefetch it without --check")
+        headway.is_right(index, self._length(file, index))
+
+    def _length(self, file: OpenFile, index: int) -> int:
+        return stripe_length(index, file.version.size, self._stripe_size)
 
 
 class Report(msgspec.Struct, frozen=True):
     """Where one file stands: ``done`` of ``size`` bytes are in the cache and checked.
 
-    ``error`` and ``mend`` say why a file failed; a path of which nothing else is known has size 0.
+    ``cached`` bytes were there already, ``fetched`` came from the origin; of the latter those are counted too
+    that are not checked yet. ``error`` and ``mend`` say why a file failed; a path of which nothing else is
+    known has size 0.
     """
 
     path: str
@@ -151,6 +195,8 @@ class Report(msgspec.Struct, frozen=True):
     done: int = 0
     error: str = ""
     mend: str = ""
+    cached: int = 0
+    fetched: int = 0
 
 
 Send = Callable[[Report], Awaitable[None]]
@@ -231,7 +277,7 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-Act = Callable[[Origin, ObjectVersion, Callable[[int], None]], Awaitable[None]]
+Act = Callable[[Origin, ObjectVersion, Headway], Awaitable[None]]
 
 
 async def _act(
@@ -239,13 +285,13 @@ async def _act(
     whole: AsyncExitStack,
     origin: Origin,
     version: ObjectVersion,
-    report: Callable[[int], None],
+    headway: Headway,
     *,
     check: bool,
     pin: bool,
 ) -> None:
     async with prefetcher.held(origin, version, whole) as file:
-        await (prefetcher.check if check else prefetcher.prefetch)(file, report)
+        await (prefetcher.check if check else prefetcher.prefetch)(file, headway)
         if pin:
             await prefetcher.pin(file)
 
@@ -256,30 +302,28 @@ async def _one(tree: Tree, act: Act, found: Found, send: Send) -> None:
     place = tree.place(path)
     assert place is not None
     version = tree.version(path, found.entry)
-    done = 0
-    moved = trio.Event()
+    headway = Headway()
 
-    def report(length: int) -> None:
-        nonlocal done
-        done += length
-        moved.set()
+    def report(state: State, failure: FusestripeError | None = None) -> Report:
+        error, mend = ("", "") if failure is None else (failure.message, failure.mend)
+        return Report(
+            path, state, size, headway.checked, error, mend, cached=headway.cached, fetched=headway.fetched
+        )
 
     async def tell() -> None:
-        nonlocal moved
+        told = None
         while True:
-            await moved.wait()
-            moved = trio.Event()
-            await send(Report(path, "running", size, done))
-            await trio.sleep(0.1)
+            await trio.sleep(TELL_SECONDS)
+            now = report("running")
+            if now != told:
+                await send(now)
+            told = now
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tell)
-        failure = await _outcome(act(place.origin, version, report))
+        failure = await _outcome(act(place.origin, version, headway))
         nursery.cancel_scope.cancel()
-    if failure is None:
-        await send(Report(path, "done", size, done))
-    else:
-        await send(Report(path, "failed", size, done, failure.message, failure.mend))
+    await send(report("done" if failure is None else "failed", failure))
 
 
 async def _outcome(work: Awaitable[None]) -> FusestripeError | None:

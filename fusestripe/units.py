@@ -51,6 +51,15 @@ def join_url(url: str, path: str) -> str:
     return f"{where.rstrip('/')}/{printable(path)}{mark}{query}" if path else url
 
 
+def split_url(url: str) -> tuple[str, str]:
+    """The directory that ``url`` lies in, and its name there; "" for a store's root or a "/" at the end."""
+    scheme, separator, rest = url.partition("://")
+    parent, slash, name = rest.rpartition("/")
+    if not slash or not name:
+        return url, ""
+    return f"{scheme}{separator}{parent or '/'}", name
+
+
 def printable(name: str) -> str:
     """``name`` for a message: on one line, whatever characters it has."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], name)

@@ -7,6 +7,7 @@ source tests/support/environment.sh
 
 need_fuse_and_python
 need 'command -v s3fs' s3fs
+need 'command -v fio' fio
 need 'command -v rsync' rsync
 need 'command -v getfattr' attr
 need 'command -v fuser' psmisc

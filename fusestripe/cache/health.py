@@ -18,8 +18,9 @@ class CacheStatistics(msgspec.Struct, frozen=True):
     """The state of a CacheStore. Sizes in bytes; counts are since the store was made.
 
     ``used`` is of the whole directory, by its last scan and this store's writes since; ``objects`` by its
-    last scan. ``no_room`` counts stripes that were not kept because nothing could be evicted. ``health`` is
-    "normal" or "down" (the disk failed and is left alone for a while, or does not answer).
+    last scan. ``checks`` counts stripes that were loaded only to see that they are right, ``no_room`` those
+    that were not kept because nothing could be evicted. ``health`` is "normal" or "down" (the disk failed and
+    is left alone for a while, or does not answer).
     """
 
     directory: str
@@ -33,6 +34,8 @@ class CacheStatistics(msgspec.Struct, frozen=True):
     loaded_bytes: int
     direct_reads: int
     direct_read_bytes: int
+    checks: int
+    checked_bytes: int
     saves: int
     saved_bytes: int
     no_room: int

@@ -153,11 +153,12 @@ class CachedObject:
         pair = self._pair
         return 0 if pair is None else pair.table.present_bytes(self.version.size, self.stripe_size)
 
-    def load(self, index: int, into: memoryview) -> bool:
+    def load(self, index: int, into: memoryview, *, checking: bool = False) -> bool:
         """Read the whole stripe into ``into``, of the stripe's exact length, and check it.
 
         False is a miss: the stripe is absent, or it was bad (short, another checksum, an I/O error) and has
-        been cleared, in the ledger on the disk too. ``into`` then holds anything.
+        been cleared, in the ledger on the disk too. ``into`` then holds anything. What nobody reads, but is
+        only loaded for ``checking``, is counted apart.
         """
         self._check_length(index, into)
         pair = self._pair
@@ -165,7 +166,9 @@ class CachedObject:
             return False
         if not self._check(pair, index, into, into, pair.read):
             return False
-        self._parts.counters.add(loads=1, loaded_bytes=len(into))
+        length = len(into)
+        counts = {"checks": 1, "checked_bytes": length} if checking else {"loads": 1, "loaded_bytes": length}
+        self._parts.counters.add(**counts)
         return True
 
     def read(self, offset: int, into: memoryview, *, nowait: bool) -> bool:

@@ -166,6 +166,8 @@ class CacheStore:
             loaded_bytes=count("loaded_bytes"),
             direct_reads=count("direct_reads"),
             direct_read_bytes=count("direct_read_bytes"),
+            checks=count("checks"),
+            checked_bytes=count("checked_bytes"),
             saves=count("saves"),
             saved_bytes=count("saved_bytes"),
             no_room=count("no_room"),

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import mode
 
 import click
 import msgspec
@@ -29,12 +30,18 @@ from fusestripe.errors import ConfigError, FusestripeError, OriginError
 from fusestripe.named import open_named
 from fusestripe.origins.base import Entry, Origin
 from fusestripe.origins.registry import FACTORIES
+from fusestripe.stripes.climb import Climb
+from fusestripe.stripes.tuning import climb_for
 from fusestripe.units import MIB, ObjectVersion, format_size
 
-__all__ = ["Bench", "Rate", "bench", "choose", "measure"]
+__all__ = ["Bench", "Rate", "bench", "choose", "judge", "measure", "settle"]
 
 STREAMS = (4, 8, 16, 32)
-SECONDS = 3.0
+SECONDS = 1.5
+ROUNDS = 2
+"""Each number of streams is measured so often, in turn, and is as good as its best time."""
+MEASUREMENTS = 400
+"""Of a simulated read: enough to see where the number in flight settles."""
 ONE_STREAM = 256 * MIB
 """Bytes one plain request asks for: at 100 MB/s it lasts as long as a measurement."""
 ENOUGH = 0.95
@@ -55,7 +62,10 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The result: rates in bytes a second, ``speedup`` of the advised count over one stream."""
+    """The result: rates in bytes a second, ``speedup`` of the advised ``stripe_count`` over one stream.
+
+    ``default_finds`` is about the number that the default, -1, comes to by itself where it gives these rates.
+    """
 
     url: str
     size: int
@@ -63,6 +73,7 @@ class Bench(msgspec.Struct, frozen=True):
     stripe_size: int
     stripe_count: int
     speedup: float
+    default_finds: int
 
 
 @click.command(epilog="Example: fusestripe bench s3://bucket/checkpoints/model.pt")
@@ -74,7 +85,8 @@ class Bench(msgspec.Struct, frozen=True):
 def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool, **flags: str | None) -> None:
     """Measure one stream against 4, 8, 16 and 32 striped requests, a few seconds each.
 
-    URL is a file of 64 MiB or more, or a directory, of which the largest file is read. Nothing is cached.
+    URL is a file of 64 MiB or more, or a directory, of which the largest file is read. Nothing is cached. A
+    mount finds the number by itself while it reads; what it would find is told, and what to set to fix it.
     """
     settings = load(url, read_flags(options, flags), config=config, schemes=FACTORIES)
     console = Console(stderr=True)
@@ -85,25 +97,31 @@ def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool,
         def tell(streams: int) -> None:
             progress.update(task, description=f"{streams} stream{'s' if streams > 1 else ''}")
 
-        version, rates = interruptible(lambda: measure_all(settings, tell))
-    result = judge(f"{version.origin.partition('?')[0]}/{version.path}", version.size, rates, settings)
+        version, rates, climb = interruptible(lambda: measure_all(settings, tell))
+    url = f"{version.origin.partition('?')[0]}/{version.path}"
+    result = judge(url, version.size, rates, settings, climb)
     if as_json:
         print_json(result)
     else:
         show(result, rates)
 
 
-def measure_all(settings: Settings, tell: Callable[[int], None]) -> tuple[ObjectVersion, list[Rate]]:
-    """The file that was read, and a Rate of each number of streams, which ``tell`` hears before."""
+def measure_all(settings: Settings, tell: Callable[[int], None]) -> tuple[ObjectVersion, list[Rate], Climb]:
+    """The file that was read, and the best Rate of each number of streams, which ``tell`` hears before.
+
+    And how a mount of its origin would look for the number.
+    """
     version, origin = find_file(settings)
-    rates = []
+    size = settings.stripes.size
+    best: dict[int, Rate] = {}
     try:
-        for streams in (1, *STREAMS):
+        for streams in (1, *STREAMS) * ROUNDS:
             tell(streams)
-            rates.append(measure(origin, version, streams, settings.stripes.size, SECONDS))
+            rate = measure(origin, version, streams, size, SECONDS)
+            best[streams] = max(rate, best.get(streams, rate), key=lambda one: one.per_second)
     finally:
         origin.close()
-    return version, rates
+    return version, list(best.values()), climb_for(origin, settings.stripes.memory // size)
 
 
 def find_file(settings: Settings) -> tuple[ObjectVersion, Origin]:
@@ -217,7 +235,25 @@ class _Counter:
         self._before = done
 
 
-def judge(url: str, size: int, rates: Sequence[Rate], settings: Settings) -> Bench:
+def settle(climb: Climb, rates: Sequence[Rate]) -> int:
+    """The number in flight that ``climb`` comes to at an origin that gives ``rates``."""
+    counts = []
+    for _ in range(MEASUREMENTS):
+        climb.gave(rate_of(climb.count, rates))
+        counts.append(climb.count)
+    return mode(counts[MEASUREMENTS // 2 :])  # now and then it tries another
+
+
+def rate_of(count: int, rates: Sequence[Rate]) -> float:
+    """Bytes a second for ``count`` streams: on the line between two measured ones, beyond as the last."""
+    for less, more in itertools.pairwise(rates):
+        if count <= more.streams:
+            share = (count - less.streams) / (more.streams - less.streams)
+            return less.per_second + share * (more.per_second - less.per_second)
+    return rates[-1].per_second
+
+
+def judge(url: str, size: int, rates: Sequence[Rate], settings: Settings, climb: Climb) -> Bench:
     """The fewest streams that give nearly the best rate, and what they gain over the first, a single one."""
     striped = [rate for rate in rates if rate.streams > 1]
     best = max(rate.per_second for rate in striped)
@@ -229,6 +265,7 @@ def judge(url: str, size: int, rates: Sequence[Rate], settings: Settings) -> Ben
         stripe_size=settings.stripes.size,
         stripe_count=advised.streams,
         speedup=advised.per_second / rates[0].per_second,
+        default_finds=settle(climb, rates),
     )
 
 
@@ -246,5 +283,10 @@ def show(result: Bench, rates: Sequence[Rate]) -> None:
         style = "bold" if rate.streams == result.stripe_count else ""
         table.add_row(name, f"{rate.per_second / 1e6:.1f}", gain, style=style)
     console.print(table)
-    stripe = format_size(result.stripe_size).replace(" ", "")
-    console.print(f"use: --stripe-count {result.stripe_count} --stripe-size {stripe}", soft_wrap=True)
+    size = f"--stripe-size {format_size(result.stripe_size).replace(' ', '')}"
+    for line in (
+        f"{result.stripe_count} streams are the fewest that give {ENOUGH:.0%} of the best",
+        f"the default (--stripe-count -1) finds the number itself: some {result.default_finds} here",
+        f"to set it: --stripe-count {result.stripe_count} {size}",
+    ):
+        console.print(line, soft_wrap=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 from fusestripe.cache.catalogue import CacheCatalogue, CacheEntry, Removed
 from fusestripe.commands.options import config_option, json_option, print_json, setting_options
 from fusestripe.commands.status import format_duration
+from fusestripe.commands.usage import NamedCommands
 from fusestripe.config import load
 from fusestripe.errors import CacheError
 from fusestripe.units import ObjectVersion, format_size
@@ -21,7 +22,7 @@ from fusestripe.units import ObjectVersion, format_size
 __all__ = ["cache"]
 
 
-@click.group(epilog="Example: fusestripe cache ls --cache-dir /nvme/fusestripe")
+@click.group(cls=NamedCommands, epilog="Example: fusestripe cache ls --cache-dir /nvme/fusestripe")
 def cache() -> None:
     """List, verify, evict, clear or unpin what is in the cache."""
 

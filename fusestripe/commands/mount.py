@@ -39,8 +39,9 @@ def mount(
 ) -> None:
     """Mount SOURCE at MOUNTPOINT.
 
-    SOURCE is a URL (s3://bucket/prefix, file:///directory) or a TOML file with routes. Returns when the tree
-    answers; the daemon goes on behind.
+    SOURCE is a directory of a store (s3://bucket/prefix; gs://, az://, abfs:// and abfss://; hdfs://,
+    hdfs+libhdfs:// and viewfs://; http:// and https://), one of this machine (file:///directory), or a TOML
+    file with routes. Returns when the tree answers; the daemon goes on behind.
     """
     settings = load(source, read_flags(options, flags), config=config, schemes=FACTORIES)
     # A start that is ended half-way is cleaned up, as for Ctrl-C.

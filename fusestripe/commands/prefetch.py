@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
 from fusestripe.api import bring
@@ -27,7 +28,10 @@ from fusestripe.commands.status import format_duration
 from fusestripe.prefetcher import Report
 from fusestripe.units import format_size
 
-__all__ = ["Bars", "JsonLines", "Lines", "prefetch"]
+__all__ = ["Bars", "FetchSpeed", "JsonLines", "Lines", "Speed", "Tally", "prefetch"]
+
+SPEED_SECONDS = 10.0
+"""The speed is that of so long a time before now."""
 
 
 class Display(Protocol):
@@ -82,21 +86,25 @@ class Tally:
     """What has been told so far."""
 
     def __init__(self) -> None:
-        self.done = self.failed = self.bytes = 0
+        self.done = self.failed = self.bytes = self.fetched = 0
         self._started = time.monotonic()
 
     def add(self, report: Report) -> None:
         """Count it, if it is the last of its file."""
-        self.done += report.state == "done"
         self.failed += report.state == "failed"
-        self.bytes += report.size if report.state == "done" else 0
+        if report.state == "done":
+            self.done += 1
+            self.bytes += report.size
+            self.fetched += report.fetched
 
     def summary(self) -> str:
-        """One line: files, bytes, time, failures."""
+        """One line: files, bytes, time, where they came from, failures."""
         seconds = time.monotonic() - self._started
         files = f"{self.done:,} file{'' if self.done == 1 else 's'}, {format_size(self.bytes)}"
+        took = format_duration(seconds) if seconds >= 1 else "1 s"
+        there = format_size(self.bytes - self.fetched)
         failed = f"; {self.failed:,} failed" if self.failed else ""
-        return f"{files} in {format_duration(seconds) if seconds >= 1 else '1 s'}{failed}"
+        return f"{files} in {took}: {format_size(self.fetched)} fetched, {there} there already{failed}"
 
 
 class JsonLines:
@@ -126,34 +134,77 @@ class Lines:
         click.echo(text)
 
 
+class Speed:
+    """Bytes a second of something that grows, by what it was at most ``SPEED_SECONDS`` ago."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    def grew(self, size: int) -> None:
+        """It is ``size`` bytes now."""
+        self._seen.append((self._clock(), size))
+
+    def __call__(self) -> float:
+        """Bytes a second until now; it sinks while nothing comes."""
+        now = self._clock()
+        while len(self._seen) > 1 and self._seen[0][0] < now - SPEED_SECONDS:
+            self._seen.popleft()
+        since, had = self._seen[0]
+        return (self._seen[-1][1] - had) / max(now - since, 1e-3)
+
+
+class FetchSpeed(ProgressColumn):
+    """How fast bytes come from the origin: those that were in the cache already are no speed."""
+
+    def render(self, task: Task) -> Text:
+        """See ProgressColumn."""
+        return Text(f"{format_size(task.fields['speed']())}/s", style="progress.data.speed")
+
+
+class _Moved:
+    """Bytes of one file or of all: those that are here, and those of them that had to be fetched."""
+
+    def __init__(self) -> None:
+        self.here = self.fetched = 0
+        self.speed = Speed()
+
+    def moved(self, here: int, fetched: int) -> None:
+        self.here += here
+        self.fetched += fetched
+        self.speed.grew(self.fetched)
+
+
 class Bars:
     """A bar for all and one for each file under way, on a terminal; lines above them for what failed."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._all = progress.add_task("total", total=0)
+        self._total = _Moved()
+        self._all = progress.add_task("total", total=0, speed=self._total.speed)
         self._tasks: dict[str, TaskID] = {}
-        self._at: dict[str, int] = {}
-        self._known = self._moved = 0
+        self._files: dict[str, _Moved] = {}
+        self._known = 0
 
     def tell(self, report: Report) -> None:
         """Move the bars."""
         path = report.path
+        file = self._files.setdefault(path, _Moved())
         if report.state == "started":
             self._known += report.size
-            self._at[path] = 0
-            self._tasks[path] = self._progress.add_task(shorten(path), total=report.size)
-        self._moved += report.done - self._at.get(path, 0)
-        self._at[path] = report.done
+            self._tasks[path] = self._progress.add_task(shorten(path), total=report.size, speed=file.speed)
+        here, fetched = report.cached + report.fetched - file.here, report.fetched - file.fetched
+        file.moved(here, fetched)
+        self._total.moved(here, fetched)
         if path in self._tasks:
-            self._progress.update(self._tasks[path], completed=report.done)
+            self._progress.update(self._tasks[path], completed=file.here)
         if report.state in ("done", "failed"):
-            del self._at[path]
+            del self._files[path]
             if path in self._tasks:
                 self._progress.remove_task(self._tasks.pop(path))
         if report.state == "failed":
             self._progress.console.print(Text(failure(report), style="red"))
-        self._progress.update(self._all, total=self._known, completed=self._moved)
+        self._progress.update(self._all, total=self._known, completed=self._total.here)
 
     def note(self, text: str) -> None:
         """Print it above the last state of the bar."""
@@ -172,7 +223,7 @@ def _display(as_json: bool) -> Iterator[Display]:
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            FetchSpeed(),
         )
         with Progress(*columns, console=console) as progress:
             yield Bars(progress)

@@ -16,6 +16,7 @@ from rich.text import Text
 from fusestripe.commands.options import json_option, print_json
 from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel import mounting
+from fusestripe.stripes.traffic import TrafficStatistics
 from fusestripe.telemetry.control import request, socket_of
 from fusestripe.telemetry.status import Status
 from fusestripe.units import format_size
@@ -121,14 +122,16 @@ def _facts(status: Status) -> Table:
 
     for route in status.routes:
         row("route", f"{route.path} shows {route.url}")
+        row("", _traffic(route.traffic))
     row("daemon", f"pid {status.pid}, version {status.version}, up {format_duration(status.uptime)}")
     failed = _count(reads.errors, "error")
     row("reads", f"{_count(reads.count, 'read')}, {format_size(reads.bytes)}, {failed}")
     row("came from", f"cache {format_size(served.cache)}, origin {format_size(served.origin)}")
+    row("read back", f"{format_size(served.checked)} of the cache, to see that it is right")
     row(
         "origin",
         f"{_count(origin.requests, 'request')}, {format_size(origin.bytes)}, {origin.retries} tried again, "
-        f"{origin.errors} failed, {origin.in_flight} in flight",
+        f"{origin.errors} failed, {origin.in_flight} in flight, {format_size(origin.hedged)} asked for twice",
     )
     row(
         "cache",
@@ -138,10 +141,22 @@ def _facts(status: Status) -> Table:
     row("", f"{cache.evictions} evicted, {_count(cache.corrupt_stripes, 'corrupt stripe')}")
     used, peak, budget = (format_size(size) for size in (memory.used, memory.peak, memory.limit))
     row("memory", f"{used} in use, {peak} at most, of {budget}")
-    row("kernel", f"{_count(status.open_files, 'open file')}, {_count(status.inodes, 'inode')}")
+    row(
+        "kernel",
+        f"{_count(status.open_files, 'open file')}, {status.passed_through:,} of them read by the kernel "
+        f"itself and not counted above; {_count(status.inodes, 'inode')}",
+    )
     for feature in status.features:
         row("feature", f"{feature.name}: {'on' if feature.on else f'off, {feature.why}'}")
     return table
+
+
+def _traffic(traffic: TrafficStatistics) -> str:
+    """How many stripes may be in flight, and what came of it."""
+    of = "found while reading" if traffic.tuned else "of each file"
+    return (
+        f"{_count(traffic.allowed, 'stripe')} in flight at most, {of}; {format_size(traffic.fetched)} fetched"
+    )
 
 
 def _files(status: Status) -> Table:
@@ -149,10 +164,12 @@ def _files(status: Status) -> Table:
     table.add_column("path", overflow="fold")
     for name in ("size", "in cache", "from cache", "from origin"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("read by", no_wrap=True)
     for file in status.files:
         share = f"{100 * file.present // file.size} %" if file.size else "100 %"
         sizes = (format_size(file.from_cache), format_size(file.from_origin))
-        table.add_row(Text(file.path), format_size(file.size), share, *sizes)
+        reader = "kernel" if file.passthrough else "daemon"
+        table.add_row(Text(file.path), format_size(file.size), share, *sizes, reader)
     return table
 
 

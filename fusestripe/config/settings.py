@@ -35,7 +35,7 @@ class CacheSettings(msgspec.Struct, frozen=True):
 
 
 class StripeSettings(msgspec.Struct, frozen=True):
-    """``size`` and ``memory`` in bytes; ``count`` stripes of one file in flight, -1: fusestripe chooses."""
+    """``size`` and ``memory`` in bytes; ``count`` stripes of one file in flight, -1: found while reading."""
 
     size: int
     count: int
@@ -121,7 +121,7 @@ SETTINGS = (
         "stripe_count",
         "count",
         -1,
-        "stripes of a file in flight; -1: fusestripe chooses",
+        "stripes of a file in flight; -1: found while reading",
         True,
     ),
     Setting("stripes", "memory", "memory", "size", GIB, "budget for everything in flight", True),

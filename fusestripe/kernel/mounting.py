@@ -11,12 +11,13 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
 from fusestripe.errors import MountError
-from fusestripe.kernel.holders import holders, shell_is_in
+from fusestripe.kernel.holders import holders
 from fusestripe.kernel.within import within
 
 __all__ = [
@@ -251,15 +252,12 @@ def _unmount_busy(mountpoint: str) -> None:
             f"{mountpoint} is in use and its daemon does not answer",
             mend="kill the daemon, then unmount again",
         )
-    names = holders(mountpoint)
-    mend = "your shell is in it: cd out first" if shell_is_in(mountpoint) else "end them first"
-    if not names:
-        try:
+    found = holders(mountpoint)
+    if not found.names:
+        with suppress(Busy):
             detach(mountpoint, lazy=False)  # the holder may have left before it was searched for
-        except Busy:
-            names = ["a process that cannot be seen from here"]
-    if names:
-        raise MountError(f"{mountpoint} is in use by {', '.join(names)}", mend=mend)
+            return
+    raise MountError(found.told(mountpoint), mend=found.mend(mountpoint))
 
 
 def detach(mountpoint: str, *, lazy: bool) -> None:

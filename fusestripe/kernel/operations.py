@@ -12,6 +12,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Concatenate, TypeVar, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from fusestripe.namespace.inodes import InodeTable, Node
 from fusestripe.namespace.tree import Found, Tree
 from fusestripe.origins.base import Entry
 from fusestripe.reader import Handle, Reader
+from fusestripe.units import ObjectVersion
 
 __all__ = ["Operations", "Ownership"]
 
@@ -101,6 +103,10 @@ class Operations(pyfuse3.Operations):
     def count_inodes(self) -> int:
         """How many inodes the kernel holds."""
         return len(self._inodes)
+
+    def versions_at(self, inodes: AbstractSet[int]) -> frozenset[ObjectVersion]:
+        """The versions that are open by one of ``inodes``."""
+        return frozenset(handle.version for node, handle in self._files.values() if node.inode in inodes)
 
     # Names and attributes.
 

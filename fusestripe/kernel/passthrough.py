@@ -51,6 +51,11 @@ class Passthrough:
         """ "" while it is on, else why it is off."""
         return self._why_not
 
+    def inodes(self) -> frozenset[int]:
+        """Those that the kernel reads itself now."""
+        with self._lock:
+            return frozenset(node for node, inode in self._inodes.items() if inode.backing_id)
+
     def negotiated(self, offered: bool) -> bool:
         """See channel.Opens."""
         if not offered and not self._why_not:

@@ -21,6 +21,7 @@ from fusestripe.kernel.passthrough import Passthrough
 from fusestripe.kernel.reads import Reads
 from fusestripe.kernel.support import channel_refusal, passthrough_refusal
 from fusestripe.reader import Reader
+from fusestripe.units import ObjectVersion
 
 __all__ = ["Session", "mount_session"]
 
@@ -35,13 +36,15 @@ MIN_TASKS = 64
 class Session(msgspec.Struct, frozen=True):
     """A mount that stands. ``serve`` answers requests until it is taken away.
 
-    ``channel`` and ``passthrough`` say "" where that is on, else why it is off by now.
+    ``channel`` and ``passthrough`` say "" where that is on, else why it is off by now; ``passed_through`` are
+    the open versions that the kernel reads itself.
     """
 
     operations: Operations
     serve: Callable[[], Awaitable[None]]
     channel: Callable[[], str]
     passthrough: Callable[[], str]
+    passed_through: Callable[[], frozenset[ObjectVersion]]
 
 
 Offer = Callable[[int, int], None]
@@ -69,7 +72,13 @@ def mount_session(
     if no_channel:
         operations = build(None)
         with _plain(mountpoint, options, operations):
-            yield Session(operations, _serve_pyfuse3, lambda: no_channel, lambda: "it takes the channel")
+            yield Session(
+                operations,
+                serve=_serve_pyfuse3,
+                channel=lambda: no_channel,
+                passthrough=lambda: "it takes the channel",
+                passed_through=frozenset,
+            )
         return
     no_passthrough = passthrough_refusal(release, mounting.has_sys_admin(), wanted=passthrough)
     with _channelled(mountpoint, options, build, reader, nursery, no_passthrough) as session:
@@ -117,7 +126,13 @@ def _channelled(
         channel.start(reads, passthrough)
         if sees_readers():
             nursery.start_soon(reads.watch)
-        yield Session(operations, lambda: _serve_until(gone), lambda: "", lambda: passthrough.why_not)
+        yield Session(
+            operations,
+            serve=lambda: _serve_until(gone),
+            channel=lambda: "",
+            passthrough=lambda: passthrough.why_not,
+            passed_through=lambda: operations.versions_at(passthrough.inodes()),
+        )
 
 
 def _init(operations: Operations, where: str, options: set[str]) -> None:

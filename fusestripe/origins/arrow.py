@@ -22,7 +22,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, HadoopFileS
 
 from fusestripe.errors import BadAnswer, ConfigError, NotFound, OriginError, VersionChanged
 from fusestripe.origins.arrow_errors import failure_of
-from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
+from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path, root_is_a_file
 from fusestripe.origins.confirmation import Confirmation, fill
 from fusestripe.origins.hdfs_settings import parse_url, read_settings
 from fusestripe.origins.jvm import prepare_jvm
@@ -79,7 +79,7 @@ class ArrowOrigin:
     def check(self) -> None:
         """See Origin."""
         if not self.stat("").is_dir:
-            raise NotFound(f"{self.url} is not a directory", mend="name a directory")
+            raise root_is_a_file(self.url)
         for _ in self.list_dir(""):
             return
 

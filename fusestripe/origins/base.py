@@ -11,7 +11,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from fusestripe.units import ObjectVersion
+from fusestripe.errors import NotFound
+from fusestripe.units import ObjectVersion, split_url
 
 __all__ = [
     "Entry",
@@ -22,6 +23,7 @@ __all__ = [
     "Superseded",
     "is_component",
     "is_path",
+    "root_is_a_file",
     "unit_of",
 ]
 
@@ -142,6 +144,11 @@ class SpreadOrigin(Protocol):
     def spread(self, version: ObjectVersion) -> int:
         """How many bytes, from each multiple of it on, lie on one server. Asks nothing."""
         ...
+
+
+def root_is_a_file(url: str) -> NotFound:
+    """What ``check`` raises where ``url``, the root, names a file: only a directory can be one."""
+    return NotFound(f"{url} is a file", mend=f"name the directory that it lies in, {split_url(url)[0]}")
 
 
 def unit_of(origin: Origin, version: ObjectVersion) -> int:

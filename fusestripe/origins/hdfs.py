@@ -24,7 +24,7 @@ from fusestripe.errors import (
     OriginUnavailable,
     VersionChanged,
 )
-from fusestripe.origins.base import Entry, OriginOptions, Progress, Superseded, is_path
+from fusestripe.origins.base import Entry, OriginOptions, Progress, Superseded, is_path, root_is_a_file
 from fusestripe.origins.confirmation import fill
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
 from fusestripe.origins.hdfs_readers import HeldReaders, VersionReaders
@@ -79,7 +79,7 @@ class HdfsOrigin:
     def check(self) -> None:
         """See Origin."""
         if not self.stat("").is_dir:
-            raise NotFound(f"{self.url} is not a directory", mend="name a directory")
+            raise root_is_a_file(self.url)
         for _ in self.list_dir(""):
             return
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fusestripe.errors import BadAnswer, ConfigError, NotFound, VersionChanged
 from fusestripe.origins import key_listing
-from fusestripe.origins.base import Entry, Progress, is_path
+from fusestripe.origins.base import Entry, Progress, is_path, root_is_a_file
 from fusestripe.origins.key_listing import ListPage
 from fusestripe.units import ObjectVersion
 
@@ -71,8 +71,14 @@ class KeyOrigin:
         """See Origin. One request where all is well."""
         where = self._inside("")
         page = self._store.list_page(where, max_keys=1, timeout=CHECK_SECONDS)
-        if page.empty and where and not self._is_directory(self._prefix):
-            raise NotFound(f"nothing lies below {self._shown('')}", mend="check the prefix")
+        if not page.empty or not where:
+            return
+        siblings = self._siblings(self._prefix)
+        if self._is_directory(self._prefix, siblings):
+            return
+        if any(found.key == self._prefix for found in siblings.objects):
+            raise root_is_a_file(self._shown(""))
+        raise NotFound(f"nothing lies below {self._shown('')}", mend="check the prefix")
 
     def stat(self, path: str) -> Entry:
         """See Origin. One request, seldom two."""

@@ -25,7 +25,7 @@ from fusestripe.errors import (
     PermissionDenied,
     VersionChanged,
 )
-from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
+from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path, root_is_a_file
 from fusestripe.origins.walking import walk_directories
 from fusestripe.units import ObjectVersion
 
@@ -55,7 +55,7 @@ class LocalOrigin:
             with os.scandir(self._root) as found:
                 next(found, None)
         except NotADirectoryError as error:
-            raise NotFound(f"{self._root} is not a directory", mend="name a directory") from error
+            raise root_is_a_file(self.url) from error
         except FileNotFoundError as error:
             raise NotFound(f"{self._root} does not exist", mend="check the path") from error
         except OSError as error:

@@ -20,7 +20,7 @@ from fusestripe.errors import (
     PermissionDenied,
     VersionChanged,
 )
-from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path
+from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path, root_is_a_file
 from fusestripe.origins.http_ranges import fill_range, range_headers
 from fusestripe.origins.timestamps import nanoseconds_of_http_date
 from fusestripe.origins.walking import walk_directories
@@ -62,8 +62,7 @@ class WebOrigin:
         except PermissionDenied:
             return  # a directory without an index: its files can be opened by name
         except NotFound as error:
-            mend = "name a directory; of a single file, the one that it lies in"
-            raise NotFound(f"{self._shown('')} is no directory", mend=mend) from error
+            raise self._no_directory() from error
         first = next((link.name for link in links if not link.is_dir), None)
         if first is not None:
             entry = self.stat(first)
@@ -134,6 +133,15 @@ class WebOrigin:
     def close(self) -> None:
         """See Origin."""
         self._client.close()
+
+    def _no_directory(self) -> NotFound:
+        """Why the root cannot be one: there is a file, or nothing."""
+        try:
+            with self._client.answer("HEAD", self._url(""), {}, self._shown(""), timeout=CHECK_SECONDS):
+                return root_is_a_file(self.url)
+        except OriginError:
+            mend = "name a directory; of a single file, the one that it lies in"
+            return NotFound(f"{self._shown('')} is no directory", mend=mend)
 
     def _links(self, path: str, timeout: float | None = None) -> list[Link]:
         url = self._url(path).rstrip("/") + "/"

@@ -166,6 +166,11 @@ class ResidentStripes:
             self._idle.move_to_end(key)
         return stripe
 
+    def arrived(self, key: Key) -> int:
+        """How many bytes of that stripe are here. It does not count as used."""
+        stripe = self._stripes.get(key)
+        return 0 if stripe is None else stripe.filled
+
     def look(self, key: Key, start: int, stop: int) -> memoryview | None:
         """Bytes ``start`` to ``stop`` of a stripe that has them, else None. From any thread, without a lock.
 

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from fusestripe.origins.base import Origin
 from fusestripe.stripes.pace import Pace
 from fusestripe.stripes.tuning import Streams
 
-__all__ = ["Traffic", "TrafficTable"]
+__all__ = ["Traffic", "TrafficStatistics", "TrafficTable"]
 
 # Of the bytes fetched, those asked for a second time are less than this share.
 HEDGED_SHARE = 0.05
+
+
+class TrafficStatistics(msgspec.Struct, frozen=True):
+    """``allowed`` stripes may be in flight now: of all files together where that is ``tuned``, else of each.
+
+    ``fetched`` are the bytes that came from the origin since the start, ``hedged`` those asked for twice.
+    """
+
+    allowed: int
+    tuned: bool
+    fetched: int
+    hedged: int
 
 
 class Traffic:
@@ -26,6 +40,15 @@ class Traffic:
     def may_hedge(self, length: int) -> bool:
         """Whether ``length`` bytes more may be asked for a second time."""
         return self.hedged + length < HEDGED_SHARE * self.fetched
+
+    def statistics(self) -> TrafficStatistics:
+        """How it stands now."""
+        return TrafficStatistics(
+            allowed=self.streams.allowed,
+            tuned=self.streams.tuned,
+            fetched=self.fetched,
+            hedged=self.hedged,
+        )
 
 
 class TrafficTable:

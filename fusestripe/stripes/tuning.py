@@ -7,11 +7,12 @@ from typing import Protocol
 
 import trio
 
+from fusestripe.origins.base import Origin, SpreadOrigin
 from fusestripe.stripes.climb import Climb
 from fusestripe.stripes.resident import Stripe
 from fusestripe.units import MIB, ObjectVersion
 
-__all__ = ["START", "START_SPREAD", "FixedStreams", "Streams", "TunedStreams"]
+__all__ = ["START", "START_SPREAD", "FixedStreams", "Streams", "TunedStreams", "climb_for"]
 
 # What one file needs to fill a 10 Gb/s card from stores that give 50 to 100 MB/s a connection.
 START = 16
@@ -28,8 +29,24 @@ SETTLING = 0.1
 THROTTLED_SECONDS = 1.0
 
 
+def climb_for(origin: Origin, buffers: int) -> Climb:
+    """How the number for ``origin`` is looked for; half of ``buffers`` stripes of memory wait to be read."""
+    start = START_SPREAD if isinstance(origin, SpreadOrigin) else START
+    return Climb(start, max(1, buffers // 2))
+
+
 class Streams(Protocol):
     """The requests to one origin in flight, and how many may be. On the event loop, but for ``passed``."""
+
+    @property
+    def allowed(self) -> int:
+        """How many stripes may be in flight now: of all files where that is ``tuned``, else of each."""
+        ...
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the number is found by trying."""
+        ...
 
     @property
     def idle(self) -> bool:
@@ -60,6 +77,8 @@ class Streams(Protocol):
 class FixedStreams:
     """``count`` stripes of each file."""
 
+    tuned = False
+
     def __init__(self, count: int) -> None:
         self._count = count
         self._flights = 0
@@ -68,6 +87,11 @@ class FixedStreams:
     def idle(self) -> bool:
         """See Streams."""
         return self._flights <= self._count // 2
+
+    @property
+    def allowed(self) -> int:
+        """See Streams."""
+        return self._count
 
     def share(self, version: ObjectVersion) -> int:
         """See Streams."""
@@ -94,6 +118,8 @@ class TunedStreams:
     A number is judged only while that many are in flight: where readers want less, less says nothing.
     """
 
+    tuned = True
+
     def __init__(self, climb: Climb) -> None:
         self._climb = climb
         self._clock = trio.lowlevel.current_clock()
@@ -106,6 +132,11 @@ class TunedStreams:
         self._due = 0.0
         self._mark: tuple[float, int] | None = None
         self._throttled_at = -THROTTLED_SECONDS
+
+    @property
+    def allowed(self) -> int:
+        """See Streams."""
+        return self._climb.count
 
     @property
     def idle(self) -> bool:

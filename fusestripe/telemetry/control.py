@@ -30,6 +30,7 @@ __all__ = [
     "Handler",
     "Send",
     "daemon_pid",
+    "has_listener",
     "request",
     "runtime_dir",
     "runtime_dirs_of",
@@ -293,6 +294,13 @@ def daemon_pid(path: str) -> int | None:
         return None
     pid, _uid, _gid = struct.unpack("iii", credentials)
     return int(pid) or None
+
+
+def has_listener(path: str) -> bool:
+    """Whether a process listens at the socket ``path``, be it one that does not answer. Waits for nothing."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        return connection.connect_ex(path) not in (errno.ENOENT, errno.ECONNREFUSED)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from fusestripe.errors import CacheError
 from fusestripe.prefetcher import prefetch
 from fusestripe.telemetry.control import Handler, Send
 from fusestripe.telemetry.status import Feature, RouteStatus, ServedStatus, Status
+from fusestripe.units import ObjectVersion
 
 __all__ = ["ControlService"]
 
@@ -22,12 +23,23 @@ FILES_SHOWN = 50
 
 
 class ControlService:
-    """Handlers for the control socket. ``features`` is what depends on the kernel, known once mounted."""
+    """Handlers for the control socket. ``features`` is what depends on the kernel, known once mounted.
 
-    def __init__(self, mountpoint: str, engine: Engine, inodes: Callable[[], int]) -> None:
+    ``inodes`` counts those of the kernel; ``passed_through`` are the versions that it reads itself.
+    """
+
+    def __init__(
+        self,
+        mountpoint: str,
+        engine: Engine,
+        *,
+        inodes: Callable[[], int],
+        passed_through: Callable[[], frozenset[ObjectVersion]],
+    ) -> None:
         self._mountpoint = mountpoint
         self._engine = engine
         self._inodes = inodes
+        self._passed_through = passed_through
         self._started = time.monotonic()
         self.features: Callable[[], tuple[Feature, ...]] = tuple
 
@@ -50,19 +62,28 @@ class ControlService:
         """The state of all parts at this moment."""
         engine = self._engine
         cache, fetched = engine.cache.statistics(), engine.fetcher.statistics()
+        passed_through = self._passed_through()
         return Status(
             pid=os.getpid(),
             version=fusestripe.__version__,
             mountpoint=self._mountpoint,
             uptime=time.monotonic() - self._started,
-            routes=tuple(RouteStatus(f"/{path}", origin.url) for path, origin in engine.origins.items()),
+            routes=tuple(
+                RouteStatus(f"/{path}", origin.url, engine.traffic.of(origin).statistics())
+                for path, origin in engine.origins.items()
+            ),
             cache=cache,
             memory=engine.pool.statistics(),
             reads=engine.reader.statistics(),
             origin=fetched,
-            served=ServedStatus(cache=cache.loaded_bytes + cache.direct_read_bytes, origin=fetched.bytes),
+            served=ServedStatus(
+                cache=cache.loaded_bytes + cache.direct_read_bytes,
+                origin=fetched.bytes,
+                checked=cache.checked_bytes,
+            ),
             open_files=len(engine.files),
+            passed_through=len(passed_through),
             inodes=self._inodes(),
             features=self.features(),
-            files=tuple(engine.files.statistics()[-FILES_SHOWN:]),
+            files=tuple(engine.files.statistics(passed_through)[-FILES_SHOWN:]),
         )

@@ -9,6 +9,7 @@ from fusestripe.openfiles import FileStatistics
 from fusestripe.reader import ReadStatistics
 from fusestripe.stripes.fetch import FetchStatistics
 from fusestripe.stripes.memory import PoolStatistics
+from fusestripe.stripes.traffic import TrafficStatistics
 
 __all__ = [
     "Feature",
@@ -19,17 +20,23 @@ __all__ = [
 
 
 class RouteStatus(msgspec.Struct, frozen=True):
-    """``path`` of the mounted tree shows ``url``."""
+    """``path`` of the mounted tree shows ``url``; ``traffic`` is what goes on between there and here."""
 
     path: str
     url: str
+    traffic: TrafficStatistics
 
 
 class ServedStatus(msgspec.Struct, frozen=True):
-    """What was brought into memory for readers, and from where. Passthrough reads pass by uncounted."""
+    """What was brought into memory, and from where: for readers from ``cache`` and ``origin``.
+
+    ``checked`` was read back from the cache's disk only to see that it is right. What the kernel reads itself
+    passes by uncounted.
+    """
 
     cache: int
     origin: int
+    checked: int
 
 
 class Feature(msgspec.Struct, frozen=True):
@@ -41,7 +48,11 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The answer to the command "status". ``inodes`` are those the daemon keeps for the kernel."""
+    """The answer to the command "status".
+
+    ``passed_through`` of the ``open_files`` are read by the kernel itself. ``inodes`` are those the daemon
+    keeps for it.
+    """
 
     pid: int
     version: str
@@ -54,6 +65,7 @@ class Status(msgspec.Struct, frozen=True):
     origin: FetchStatistics
     served: ServedStatus
     open_files: int
+    passed_through: int
     inodes: int
     features: tuple[Feature, ...]
     files: tuple[FileStatistics, ...]

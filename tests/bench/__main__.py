@@ -20,15 +20,37 @@ from tests.bench.case import Case, Options
 from tests.bench.hdfs import HDFS
 from tests.bench.lab import Lab
 from tests.bench.latency import FIRST_BYTE
+from tests.bench.listing import LISTING
 from tests.bench.loopback import COLD, MEMORY
-from tests.bench.peers import require_others
+from tests.bench.opening import OPEN
+from tests.bench.passthrough import PASSTHROUGH
+from tests.bench.programs import require
+from tests.bench.random_reads import RANDOM
+from tests.bench.readers import INTERLEAVED, SIXTEEN
 from tests.bench.report import as_json, show
 from tests.bench.result import Result
 from tests.bench.shaped import SHAPED
-from tests.bench.warm import WARM
+from tests.bench.stalls import STALLS
+from tests.bench.tuned import TUNED
+from tests.bench.warm import SERVED, WARM
 
-CASES: tuple[Case, ...] = (SHAPED, COLD, WARM, FIRST_BYTE, MEMORY, HDFS)
-WITH_PEERS = (COLD, WARM, HDFS)
+CASES: tuple[Case, ...] = (
+    SHAPED,
+    TUNED,
+    STALLS,
+    INTERLEAVED,
+    SIXTEEN,
+    COLD,
+    WARM,
+    SERVED,
+    PASSTHROUGH,
+    RANDOM,
+    FIRST_BYTE,
+    OPEN,
+    LISTING,
+    MEMORY,
+    HDFS,
+)
 
 
 class Size(click.ParamType[int]):
@@ -70,7 +92,7 @@ class Size(click.ParamType[int]):
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where all files go for the time of the run; the default is the temporary directory.",
 )
-@click.option("--without-peers", is_flag=True, help="Leave out rclone and s3fs.")
+@click.option("--without-peers", is_flag=True, help="Leave out the mounts of others.")
 def main(
     names: tuple[str, ...],
     size: int | None,
@@ -83,8 +105,9 @@ def main(
 ) -> None:
     """Measure what a mount is worth: against bare clients and other mounts, in turn, on this machine."""
     cases = [case for case in CASES if not names or case.name in names]
-    if not without_peers and any(case in WITH_PEERS for case in cases):
-        require_others()
+    require([name for case in cases for name in case.needs])
+    if not without_peers:
+        require([name for case in cases for name in case.peers], "or say --without-peers")
     options = Options(rounds=rounds, short=short, peers=not without_peers, size=size)
     signal.signal(signal.SIGTERM, _leave)
     # Where JSON goes to stdout, the tables make way.

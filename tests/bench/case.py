@@ -36,11 +36,16 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One question, and the function that measures an answer."""
+    """One question, and the function that measures an answer.
+
+    ``needs`` names the programs that it cannot do without, ``peers`` those that others are mounted with.
+    """
 
     name: str
     question: str
     run: Callable[[Lab, Options, Tell], Result]
+    needs: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
 
 
 def take_turns(

@@ -137,4 +137,4 @@ def read_through(cluster: HdfsCluster, size: int) -> float:
     return seconds
 
 
-HDFS = Case("hdfs", "does one file come from every DataNode at once?", run)
+HDFS = Case("hdfs", "does one file come from every DataNode at once?", run, peers=("rclone",))

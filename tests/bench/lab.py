@@ -14,7 +14,7 @@ import msgspec
 from fusestripe.units import MIB
 from tests.support.seaweed import SeaweedServer
 
-__all__ = ["BUCKET", "Lab", "StoredObject"]
+__all__ = ["BUCKET", "Lab", "StoredObject", "write_random"]
 
 BUCKET = "bench"
 _BLOCK = 16 * MIB
@@ -25,6 +25,14 @@ class StoredObject(msgspec.Struct, frozen=True):
 
     key: str
     size: int
+
+
+def write_random(path: Path, size: int) -> Path:
+    """``size`` random bytes into the new file ``path``."""
+    with open(path, "wb") as file:
+        for start in range(0, size, _BLOCK):
+            file.write(os.urandom(min(_BLOCK, size - start)))
+    return path
 
 
 class Lab:
@@ -52,16 +60,18 @@ class Lab:
 
     def store_new(self, size: int) -> StoredObject:
         """A new object of ``size`` random bytes."""
-        key = f"data-{next(self._numbers)}.bin"
-        path = self.directory / key
-        try:
-            with open(path, "wb") as file:
-                for start in range(0, size, _BLOCK):
-                    file.write(os.urandom(min(_BLOCK, size - start)))
-            self.server.put_file(BUCKET, key, path)
-        finally:
-            path.unlink(missing_ok=True)
-        return StoredObject(key, size)
+        with self.scratch() as directory:
+            return self.store_file(write_random(directory / "data.bin", size))
+
+    def store_file(self, path: Path, prefix: str = "") -> StoredObject:
+        """A new object, its key beginning with ``prefix``, of what is in the file at ``path``."""
+        key = f"{prefix}data-{next(self._numbers)}.bin"
+        self.server.put_file(BUCKET, key, path)
+        return StoredObject(key, path.stat().st_size)
+
+    def remove(self, stored: StoredObject) -> None:
+        """Delete an object that was stored as a new one."""
+        self.server.delete(BUCKET, stored.key)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:

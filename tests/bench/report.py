@@ -49,6 +49,10 @@ def shown(value: float, unit: Unit) -> str:
     """``value`` for people."""
     if unit == "B/s":
         return f"{value / 1e6:,.1f} MB/s"
+    if unit == "1/s":
+        return f"{value:,.0f} /s"
+    if unit == "%":
+        return f"{value:.2f} %"
     if unit == "s":
         return f"{value * 1000:.1f} ms"
     if unit == "B":

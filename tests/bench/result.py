@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-__all__ = ["Figure", "Result", "Side", "Unit", "faster", "slowness"]
+__all__ = ["Figure", "Result", "Side", "Unit", "best_of", "faster", "slowness", "times"]
 
-Unit = Literal["B/s", "s", "B", "ratio"]
+Unit = Literal["B/s", "1/s", "s", "B", "%", "ratio"]
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -73,3 +74,14 @@ def slowness(name: str, ours: Side, theirs: Side, wanted: float | None) -> Figur
     """How many seconds longer than ``theirs`` we take: the median over rounds."""
     differences = [one - other for one, other in zip(ours.rounds, theirs.rounds, strict=True)]
     return Figure(name, statistics.median(differences), wanted, unit="s", at_least=False)
+
+
+def best_of(name: str, sides: Sequence[Side]) -> Side:
+    """Of each round the best of the sides, under ``name``: the larger the better."""
+    rounds = zip(*(side.rounds for side in sides), strict=True)
+    return Side(name, tuple(max(values) for values in rounds), sides[0].unit)
+
+
+def times(ours: Side, theirs: Side, wanted: float | None, name: str) -> Figure:
+    """How many times as much as theirs ours is, where less is better: the median over rounds."""
+    return msgspec.structs.replace(faster(ours, theirs, wanted, name), at_least=False)

@@ -58,7 +58,10 @@ def test_a_life(source: str, mountpoint: Path, tmp_path: Path) -> None:
     assert status["mountpoint"] == str(mountpoint)
     assert json.loads(msgspec.json.encode(msgspec.convert(status, Status))) == status  # and no more
     assert status["cache"]["directory"] == str(tmp_path / "cache")
-    assert status["routes"] == [{"path": "/", "url": source}]
+    assert [(route["path"], route["url"]) for route in status["routes"]] == [("/", source)]
+    traffic = status["routes"][0]["traffic"]
+    assert (traffic["tuned"], traffic["fetched"], traffic["hedged"]) == (True, status["origin"]["bytes"], 0)
+    assert traffic["allowed"] >= 1
     assert status["reads"]["bytes"] >= len(CONTENT)  # the kernel may ask for a page twice
     assert str(mountpoint) in [one["mountpoint"] for one in json.loads(fusestripe("status", "--json").stdout)]
     done = fusestripe("prefetch", str(mountpoint))

@@ -6,9 +6,11 @@ import fcntl
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import pytest
 from fusestripe.config import Settings, load
 from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
-from fusestripe.launch import launch, log_path, stop
+from fusestripe.launch import LEFT_SECONDS, launch, log_path, stop, sweep
 from fusestripe.telemetry.control import daemon_pid, socket_path
 from tests.support.mounted import until
 
@@ -252,3 +254,39 @@ def test_a_mount_whose_daemon_hangs_holds_nobody_up(settings: Settings, mountpoi
     finally:
         os.kill(pid, signal.SIGCONT)
     until(lambda: os.listdir(mountpoint) == [])
+
+
+def left(directory: Path, name: str, *, age: float = LEFT_SECONDS + 60) -> Path:
+    path = directory / name
+    path.touch()
+    then = time.time() - age
+    os.utime(path, (then, then))
+    return path
+
+
+def test_what_was_left_long_ago_is_swept(tmp_path: Path) -> None:
+    killed = [left(tmp_path, f"{'a' * 16}.{suffix}") for suffix in ("log", "lock", "sock", "sock.new")]
+    kept = [
+        left(tmp_path, f"{'b' * 16}.log", age=LEFT_SECONDS - 3600),  # somebody may want to know why
+        left(tmp_path, "notes.log"),
+        left(tmp_path, f"{'c' * 16}.log"),
+        left(tmp_path, f"{'d' * 16}.log"),
+        left(tmp_path, f"{'d' * 16}.lock"),
+    ]
+    with socket.socket(socket.AF_UNIX) as alive, open(kept[-1], "rb") as mounting_now:
+        alive.bind(str(tmp_path / f"{'c' * 16}.sock"))
+        alive.listen(0)
+        fcntl.flock(mounting_now, fcntl.LOCK_EX)
+        for _ in range(3):  # a daemon that hangs does not take who knocks, and is alive
+            sweep(str(tmp_path))
+    assert [path for path in killed if path.exists()] == []
+    assert [path for path in kept if not path.exists()] == []
+    assert len(list(tmp_path.iterdir())) == len(kept) + 1  # the socket
+
+
+def test_a_mount_sweeps(settings: Settings, mountpoint: str) -> None:
+    runtime = Path(log_path(mountpoint)).parent
+    old = left(runtime, f"{os.getpid():016x}.log")
+    launch(settings, mountpoint, command=command("serve"))
+    assert not old.exists()
+    stop(mountpoint)

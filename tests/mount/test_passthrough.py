@@ -33,6 +33,11 @@ def reads(mount: Mounted) -> int:
     return count
 
 
+def files(mount: Mounted) -> list[tuple[bool, int]]:
+    """Of each open file whether the kernel reads it, and how much of it our reads took from the cache."""
+    return [(file["passthrough"], file["from_cache"]) for file in mount.status()["files"]]
+
+
 def wait_whole(mount: Mounted, files: int = 1) -> None:
     """Until every stripe of that many files is in the cache: bytes are given before they are saved."""
     until(lambda: mount.status()["cache"]["objects"] == files and mount.status()["open_files"] == 0)
@@ -52,6 +57,26 @@ def test_the_second_open_asks_the_daemon_for_nothing(store: MountedStore) -> Non
             assert view[:] == data
         assert reads(mount) == before
         assert features(mount)["passthrough"] == ""
+
+
+def test_status_tells_which_files_the_kernel_reads(store: MountedStore) -> None:
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount() as mount:
+        path = mount.path / "file"
+        with open(path, "rb") as file:
+            assert file.read() == data
+            assert files(mount) == [(False, 0)]
+            assert mount.status()["passed_through"] == 0
+        wait_whole(mount)
+        with open(path, "rb") as file:
+            assert file.read() == data
+            assert files(mount) == [(True, 0)]
+            assert mount.status()["passed_through"] == 1
+        # Nobody has read from the cache but who looked whether it is right.
+        assert mount.status()["served"] == {"cache": 0, "origin": SIZE, "checked": SIZE}
+        until(lambda: files(mount) == [])
+        assert mount.status()["passed_through"] == 0
 
 
 def test_switched_off_the_daemon_reads(store: MountedStore) -> None:

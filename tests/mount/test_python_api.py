@@ -9,7 +9,6 @@ import pytest
 
 import fusestripe
 from fusestripe.cache.catalogue import CacheCatalogue
-from fusestripe.errors import ConfigError, MountError
 from fusestripe.kernel.mounting import find_mount
 from tests.support.mounted_store import KIB, MIB, MountedStore, content
 
@@ -83,6 +82,23 @@ def test_a_url_is_prefetched_without_a_look_at_what_lies_above_it(aws: MountedSt
         assert [entry.pinned for entry in catalogue.entries()] == [True, False]
 
 
+def test_a_prefetch_that_fails_is_no_quiet_matter(aws: MountedStore, tmp_path: Path) -> None:
+    aws.put("run/good", content(KIB))
+    url = f"s3://{aws.bucket}/run"
+    with pytest.raises(fusestripe.PrefetchError) as caught:
+        fusestripe.prefetch(f"{url}/good", f"{url}/none", f"{url}/nil", cache_dir=tmp_path / "cache")
+    assert isinstance(caught.value, fusestripe.FusestripeError)
+    states = {report.path: report.state for report in caught.value.reports}
+    assert states == {f"{url}/good": "done", f"{url}/none": "failed", f"{url}/nil": "failed"}
+    assert str(caught.value).startswith("2 of 3 files failed, the first of them: s3://")
+    # To ask what is there is no failure, whatever the answer.
+    (report,) = fusestripe.prefetch(f"{url}/good", check=True, cache_dir=tmp_path / "cache")
+    assert report.state == "done"
+    aws.put("run/other", content(KIB))
+    (report,) = fusestripe.prefetch(f"{url}/other", check=True, cache_dir=tmp_path / "cache")
+    assert (report.state, "is not whole in the cache" in report.error) == ("failed", True)
+
+
 def test_prefetch_below_a_mount(aws: MountedStore) -> None:
     data = content(MIB)
     aws.put("dir/file", data)
@@ -96,12 +112,12 @@ def test_prefetch_below_a_mount(aws: MountedStore) -> None:
 
 
 def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gopher"), fusestripe.mount("gopher://x", tmp_path):
+    with pytest.raises(fusestripe.ConfigError, match="gopher"), fusestripe.mount("gopher://x", tmp_path):
         pass
     with (
-        pytest.raises(MountError, match="does not exist"),
+        pytest.raises(fusestripe.MountError, match="does not exist"),
         fusestripe.mount(Path("/usr/share").as_uri(), tmp_path / "none", cache_dir=tmp_path / "cache"),
     ):
         pass
-    with pytest.raises(MountError, match="in no fusestripe mount"):
+    with pytest.raises(fusestripe.MountError, match="in no fusestripe mount"):
         fusestripe.prefetch(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from fusestripe.errors import ConfigError
+from fusestripe.errors import ConfigError, NotFound
 from fusestripe.origins.arrow import ArrowOrigin
 from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.jvm import prepare_jvm
@@ -98,3 +98,14 @@ def test_the_url_asks_for_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match=r"libhdfs\.so"):
         open_origin("hdfs+libhdfs://host/path")
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    origin = ArrowOrigin(LocalFileSystem(), "arrow+local://", str(tmp_path / "file"), 30)
+    with pytest.raises(NotFound) as caught:
+        origin.check()
+    assert str(caught.value) == (
+        f"arrow+local://{tmp_path}/file is a file: "
+        f"name the directory that it lies in, arrow+local://{tmp_path}"
+    )

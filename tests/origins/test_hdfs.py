@@ -211,8 +211,8 @@ def test_the_default_cluster(store: HdfsDirectory) -> None:
 
 def test_a_root_that_is_missing_or_a_file(store: HdfsDirectory) -> None:
     store.put("file", b"x")
-    for path in ("nope", "file"):
-        with pytest.raises(NotFound) as caught:
+    for path, says in (("nope", "does not exist"), ("file", "is a file: name the directory that it lies in")):
+        with pytest.raises(NotFound, match=says) as caught:
             open_origin(f"{store.url}/{path}").check()
         assert "\n" not in str(caught.value)
 

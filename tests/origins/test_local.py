@@ -198,10 +198,10 @@ class TestLocal:
     def test_check(self, root: Path, local: Origin) -> None:
         local.check()  # an empty directory will do
         (root / "file").write_bytes(b"x")
-        for url in (f"file://{root}/file", f"file://{root}/nope"):
-            with pytest.raises(NotFound) as caught:
-                open_origin(url).check()
-            assert caught.value.mend
+        is_file = f"is a file: name the directory that it lies in, file://{root}$"
+        for name, says in (("file", is_file), ("nope", "does not exist: check the path")):
+            with pytest.raises(NotFound, match=says):
+                open_origin(f"file://{root}/{name}").check()
         shutil.rmtree(root)
         with pytest.raises(OriginError):
             local.check()

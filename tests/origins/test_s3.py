@@ -366,6 +366,15 @@ class TestCheck:
         with pytest.raises(NotFound, match="prefix"):
             open_origin(f"s3://{s3_bucket}/prefix").check()
 
+    def test_a_file_is_no_root(self, s3_server: SeaweedServer, s3_bucket: str) -> None:
+        s3_server.put(s3_bucket, "dir/model.pt", b"x")
+        s3_server.put(s3_bucket, "top", b"x")
+        for key, directory in (("dir/model.pt", "/dir"), ("top", "")):
+            with pytest.raises(NotFound) as caught:
+                open_origin(f"s3://{s3_bucket}/{key}").check()
+            assert caught.value.message == f"s3://{s3_bucket}/{key} is a file"
+            assert caught.value.mend == f"name the directory that it lies in, s3://{s3_bucket}{directory}"
+
     def test_the_url_holds_the_endpoint(self, s3_server: SeaweedServer, s3_bucket: str) -> None:
         origin = open_origin(f"s3://{s3_bucket}/a/b/")
         assert origin.url == f"s3://{s3_bucket}/a/b?endpoint=127.0.0.1:{s3_server.port}"

@@ -197,8 +197,13 @@ class TestDirectories:
     def test_a_file_is_no_root(self, web_server: WebServer, store: Directory) -> None:
         store.put("file", b"x")
         origin = open_origin(f"{web_server.endpoint}/html/{store.name.replace(' ', '%20')}/file")
-        with pytest.raises(NotFound, match="the one that it lies in"):
+        with pytest.raises(NotFound) as caught:
             origin.check()
+        assert caught.value.message == f"{origin.url} is a file"
+        assert caught.value.mend == f"name the directory that it lies in, {origin.url.removesuffix('/file')}"
+        nothing = open_origin(f"{web_server.endpoint}/html/{store.name.replace(' ', '%20')}/nothing")
+        with pytest.raises(NotFound, match="is no directory: name a directory"):
+            nothing.check()
 
     def test_files_that_are_not_given_are_left_out(self, web_server: WebServer, store: Directory) -> None:
         store.put("file", b"x")

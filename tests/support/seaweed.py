@@ -25,7 +25,7 @@ import botocore.session
 import obstore
 from obstore.store import S3Store
 
-__all__ = ["SeaweedServer", "aws_environment", "client_of", "find_program", "free_ports"]
+__all__ = ["SeaweedServer", "aws_environment", "client_of", "find_program", "free_ports", "store_of"]
 
 ACCESS_KEY = "FSTRIPETESTKEY"
 SECRET_KEY = "fusestripe-test-secret"  # opens nothing but the server that this module starts
@@ -93,6 +93,19 @@ def client_of(endpoint: str) -> Any:
         config=botocore.config.Config(
             s3={"addressing_style": "path"}, retries={"max_attempts": 5}, connect_timeout=5, read_timeout=60
         ),
+    )
+
+
+def store_of(endpoint: str, bucket: str) -> S3Store:
+    """A bare obstore client for ``bucket`` of the server at ``endpoint``, or at a proxy's before it."""
+    return S3Store(
+        bucket,
+        endpoint=endpoint,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+        region=REGION,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True, "timeout": "1h"},
     )
 
 
@@ -185,15 +198,7 @@ class SeaweedServer:
 
     def store(self, bucket: str, endpoint: str | None = None) -> S3Store:
         """A bare obstore client for ``bucket``, straight or by way of a proxy at ``endpoint``."""
-        return S3Store(
-            bucket,
-            endpoint=endpoint or self.endpoint,
-            access_key_id=ACCESS_KEY,
-            secret_access_key=SECRET_KEY,
-            region=REGION,
-            virtual_hosted_style_request=False,
-            client_options={"allow_http": True, "timeout": "1h"},
-        )
+        return store_of(endpoint or self.endpoint, bucket)
 
     def close(self) -> None:
         """Stop the server and reap it. A second call does nothing."""

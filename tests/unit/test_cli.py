@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
-import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
-from rich.progress import Progress
 
 import fusestripe
-from fusestripe import doctor
 from fusestripe.cache.files import CacheDirectory
-from fusestripe.cache.health import CacheStatistics
 from fusestripe.cli import COMMANDS, cli
-from fusestripe.commands import status as status_command
-from fusestripe.commands.bench import Rate, judge
+from fusestripe.commands.bench import Rate, judge, settle
 from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
-from fusestripe.commands.prefetch import Bars, Lines
-from fusestripe.commands.status import format_duration, render
 from fusestripe.config import load
-from fusestripe.kernel import mounting
-from fusestripe.named import Named, split_url
-from fusestripe.openfiles import FileStatistics
-from fusestripe.prefetcher import Report
-from fusestripe.reader import ReadStatistics
-from fusestripe.stripes.fetch import FetchStatistics
-from fusestripe.stripes.memory import PoolStatistics
-from fusestripe.telemetry.status import Feature, RouteStatus, ServedStatus, Status
-from fusestripe.units import MIB
+from fusestripe.named import Named
+from fusestripe.origins.registry import FACTORIES
+from fusestripe.stripes.climb import Climb
+from fusestripe.units import MIB, split_url
 from tests.support.memory_origin import MemoryOrigin
 
 
@@ -64,6 +52,11 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     result = run(*name.split(), "--help")
     assert result.exit_code == 0
     assert f"Example: fusestripe {name}" in " ".join(result.output.split())
+
+
+def test_the_help_of_mount_names_every_store() -> None:
+    words = run("mount", "--help").output.split()
+    assert [scheme for scheme in FACTORIES if not any(f"{scheme}://" in word for word in words)] == []
 
 
 def test_help_lists_every_command() -> None:
@@ -98,9 +91,45 @@ def test_an_error_is_one_line_and_status_1(args: list[str], line: str) -> None:
     assert "secret" not in result.stderr
 
 
-@pytest.mark.parametrize("args", [["mount"], ["mont"], ["mount", "a", "b", "--colour"], ["cache", "shake"]])
-def test_wrong_usage_is_status_2(args: list[str]) -> None:
-    assert run(*args).exit_code == 2
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        ("umount /mnt", 'unknown command "umount": did you mean "unmount"?'),
+        ("mont a b", 'unknown command "mont": did you mean "mount"?'),
+        ("cache evit", 'unknown command "evit": did you mean "evict"?'),
+        ("frobnicate", f'unknown command "frobnicate": fusestripe has {", ".join(COMMANDS)}'),
+    ],
+)
+def test_an_unknown_command_is_one_line_and_status_2(args: str, line: str) -> None:
+    result = run(*args.split())
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"fusestripe: {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "word", "end"),
+    [
+        ("mount", "SOURCE", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount s3://b", "MOUNTPOINT", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount a b c", "(c)", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount a b --colour", "--colour", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount a b --config", "--config", "requires an argument"),
+        ("unmount", "MOUNTPOINT", "usage: fusestripe unmount [OPTIONS] MOUNTPOINT"),
+        ("cache ls --jsn", "--jsn", "usage: fusestripe cache ls [OPTIONS]"),
+        ("--colour", "--colour", "usage: fusestripe [OPTIONS] COMMAND [ARGS]..."),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(args: str, word: str, end: str) -> None:
+    """The words between are click's."""
+    result = run(*args.split())
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("fusestripe: ")
+    assert word in result.stderr.partition("usage: ")[0]
+    assert result.stderr.endswith(f"{end}\n")
+
+
+@pytest.mark.parametrize("args", [[], ["cache"]])
+def test_a_group_alone_shows_its_commands(args: list[str]) -> None:
+    assert "Commands:" in run(*args).output
 
 
 def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +157,14 @@ def test_prefetch_cache_ls_verify_evict_clear(source: Path, tmp_path: Path) -> N
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert sorted(lines[:2]) == [f"file://{source}/a.bin: 3 MiB", f"file://{source}/sub/b.bin: 100 B"]
-    assert lines[2].startswith("2 files, 3 MiB in ")
+    assert re.fullmatch(r"2 files, 3 MiB in \d+ s: 3 MiB fetched, 0 B there already", lines[2])
+    again = prefetched(source, cache)
+    assert again.stdout.splitlines()[2].endswith(" s: 0 B fetched, 3 MiB there already")
+    told = [json.loads(line) for line in prefetched(source, cache, "--json").stdout.splitlines()]
+    assert {(one["size"], one["cached"], one["fetched"]) for one in told} == {
+        (3 * MIB, 3 * MIB, 0),
+        (100, 100, 0),
+    }
     listed = json.loads(run("cache", "ls", "--cache-dir", str(cache), "--json").stdout)
     assert {(entry["url"], entry["size"], entry["present"]) for entry in listed} == {
         (f"file://{source}/a.bin", 3 * MIB, 3 * MIB),
@@ -209,7 +245,7 @@ def test_clear_leaves_what_is_not_of_the_cache(source: Path, tmp_path: Path) -> 
     assert list(cache.rglob("*.ledger")) == []
     # What is in the way costs its own file the cache and no other.
     again = prefetched(source, cache)
-    assert (again.exit_code, again.stdout.count(": ")) == (1, 1)
+    assert (again.exit_code, len(again.stdout.splitlines())) == (1, 2)  # a file and the last line
     assert "is a directory" in again.stderr.lower()
 
 
@@ -272,37 +308,6 @@ def test_the_api_as_a_script_uses_it(source: Path, tmp_path: Path) -> None:
     assert done.stdout == f"/a.bin done {3 * MIB}\n/a.bin done\n/sub/b.bin failed\n"
 
 
-STORY = [
-    Report("a", "started", 100),
-    Report("b", "started", 50),
-    Report("a", "running", 100, 40),
-    Report("b", "failed", 50, 10, "no such thing", "look again"),
-    Report("a", "done", 100, 100),
-]
-
-
-def test_lines_of_a_prefetch(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
-    for report in STORY:
-        lines.tell(report)
-    out, err = capsys.readouterr()
-    assert (out, err) == ("a: 100 B\n", "b: no such thing: look again\n")
-
-
-def test_bars_of_a_prefetch() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with Progress(console=console) as progress:
-        bars = Bars(progress)
-        seen = []
-        for report in STORY:
-            bars.tell(report)
-            total = progress.tasks[0]
-            seen.append((total.completed, total.total, len(progress.tasks) - 1))
-    assert seen == [(0, 100, 1), (0, 150, 2), (40, 150, 2), (50, 150, 1), (110, 150, 0)]
-    assert isinstance(console.file, io.StringIO)
-    assert "b: no such thing: look again" in console.file.getvalue()
-
-
 @pytest.mark.parametrize(
     ("url", "origin", "path"),
     [
@@ -355,13 +360,36 @@ def test_reports_name_what_lies_below_a_url(url: str, below: str, shown: str) ->
 def test_bench_advises_the_fewest_streams_that_give_nearly_all() -> None:
     settings = load("s3://b", {}, environ={})
     rates = [Rate(1, 50, 1), Rate(4, 200, 1), Rate(8, 390, 1), Rate(16, 800, 2), Rate(32, 380, 1)]
-    result = judge("s3://b/x", 1000, rates, settings)
+    result = judge("s3://b/x", 1000, rates, settings, Climb(16, 64))
     assert (result.stripe_count, result.speedup) == (8, 7.8)
     assert result.rates["16"] == 400
 
 
+@pytest.mark.parametrize("noise", [(1, 1.04, 1.01, 1.03), (1.03, 0.99, 1.04, 1), (0.96, 1, 0.98, 1.01)])
+def test_bench_advises_no_more_streams_for_noise(noise: tuple[float, ...]) -> None:
+    """An origin that gives all it has to four streams."""
+    rates = [Rate(1, 50_000_000, 1), *(Rate(4 << n, int(200e6 * by), 1) for n, by in enumerate(noise))]
+    assert judge("s3://b/x", 1000, rates, load("s3://b", {}, environ={}), Climb(16, 64)).stripe_count == 4
+
+
+@pytest.mark.parametrize(
+    ("gives", "start", "least", "most"),
+    [
+        (lambda count: min(count * 12.5e6, 1e9), 16, 32, 64),  # beyond what was measured it does not guess
+        (lambda count: min(count * 50e6, 400e6), 16, 7, 12),
+        (lambda count: min(count * 50e6, 400e6), 32, 7, 12),
+        (lambda count: 200e6, 16, 1, 4),
+    ],
+)
+def test_bench_tells_what_the_default_would_find(
+    gives: Callable[[int], float], start: int, least: int, most: int
+) -> None:
+    rates = [Rate(count, int(gives(count)), 1) for count in (1, 4, 8, 16, 32)]
+    assert least <= settle(Climb(start, 64), rates) <= most
+
+
 def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusestripe.commands.bench.SECONDS", 0.2)
+    monkeypatch.setattr("fusestripe.commands.bench.SECONDS", 0.3)
     result = run("bench", f"file://{source}", "--stripe-size", "1MiB", "--json", "-o", "ttl=1")
     assert result.exit_code == 0, result.output
     measured = json.loads(result.stdout)
@@ -369,6 +397,11 @@ def test_bench_measures_a_real_origin(source: Path, monkeypatch: pytest.MonkeyPa
     assert set(measured["rates"]) == {"1", "4", "8", "16", "32"}
     assert min(measured["rates"].values()) > 0
     assert measured["stripe_size"] == MIB
+    assert 1 <= measured["default_finds"] <= 512  # half of a GiB
+    said = run("bench", f"file://{source}", "--stripe-size", "1MiB").stdout.splitlines()[-3:]
+    assert re.fullmatch(r"(4|8|16|32) streams are the fewest that give 95% of the best", said[0])
+    assert re.fullmatch(r"the default \(--stripe-count -1\) finds the number itself: some \d+ here", said[1])
+    assert re.fullmatch(r"to set it: --stripe-count (4|8|16|32) --stripe-size 1MiB", said[2])
 
 
 def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
@@ -377,160 +410,6 @@ def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
     assert "has 100 B, less than a stripe" in result.stderr
 
 
-STATUS = Status(
-    pid=1,
-    version="0",
-    mountpoint="/mnt/[bold]",
-    uptime=90061,
-    routes=(RouteStatus("/", "s3://b"),),
-    cache=CacheStatistics(
-        directory="/nvme",
-        used=5 * MIB,
-        limit=10 * MIB,
-        objects=1,
-        held=1,
-        descriptors=2,
-        health="normal",
-        loads=0,
-        loaded_bytes=0,
-        direct_reads=0,
-        direct_read_bytes=0,
-        saves=1,
-        saved_bytes=5 * MIB,
-        no_room=0,
-        evictions=0,
-        evicted_bytes=0,
-        corrupt_stripes=1,
-        read_errors=0,
-        write_errors=0,
-    ),
-    memory=PoolStatistics(10, 5, 7),
-    reads=ReadStatistics(1, 2048, 0),
-    origin=FetchStatistics(3, 4096, 1, 0, 0, 2),
-    served=ServedStatus(cache=1, origin=2),
-    open_files=1,
-    inodes=2,
-    features=(Feature("passthrough", on=False, why="takes root"),),
-    files=(FileStatistics("/a/[red]x", 200, 100, 3, 4),),
-)
-
-
-def test_a_status_for_people() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(render(STATUS))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    for words in (
-        "/ shows s3://b",
-        "up 1 d 1 h",
-        "1 read, 2 KiB, 0 errors",
-        "5 MiB of 10 MiB, 1 object, normal",
-        "1 corrupt stripe",
-        "passthrough: off, takes root",
-        "/a/[red]x",
-        "50 %",
-        "/mnt/[bold]",
-    ):
-        assert words in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3661, "1 h 1 min"), (90061, "1 d 1 h")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-def test_doctor_asks_every_route(source: Path, tmp_path: Path) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text(
-        f'[[route]]\npath = "/good"\nsource = "file://{source}"\n'
-        f'[[route]]\npath = "/bad"\nsource = "file://{source}/nothing"\n'
-    )
-    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "new" / "cache"), "--json")
-    findings = {finding["what"]: finding for finding in json.loads(result.stdout)}
-    assert findings["route /good"]["level"] == "ok"
-    assert findings["route /bad"]["level"] == "fail"
-    assert "does not exist" in findings["route /bad"]["text"]
-    assert findings["cache disk"]["level"] != "fail"
-    assert result.exit_code == 1
-    assert not (tmp_path / "new").exists()
-
-
-def test_doctor_says_what_each_store_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR", "AZURE_")):
-            monkeypatch.delenv(name)
-    for name in ("HOME", "CLOUDSDK_CONFIG"):
-        monkeypatch.setenv(name, str(tmp_path))
-    for name in ("NO_GCE_CHECK", "AWS_EC2_METADATA_DISABLED"):
-        monkeypatch.setenv(name, "true")
-    sources = ("s3://bucket", "gs://bucket", "az://container", "http://127.0.0.1:1/models")
-    config = tmp_path / "config.toml"
-    routes = [f'[[route]]\npath = "/{at}"\nsource = "{url}"\n' for at, url in enumerate(sources)]
-    config.write_text("\n".join(routes))
-    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "cache"), "--json")
-    findings = {found["what"]: found for found in json.loads(result.stdout)}
-    for at, mend in enumerate(
-        ("AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT")
-    ):
-        assert findings[f"route /{at}"]["level"] == "fail"
-        assert mend in findings[f"route /{at}"]["mend"]
-    assert "connection refused" in findings["route /3"]["text"]
-
-
-def test_doctor_has_a_line_for_each_thing(tmp_path: Path) -> None:
-    result = run("doctor", "--cache-dir", str(tmp_path))
-    words = [line.split()[0] for line in result.stdout.splitlines()]
-    assert len(words) >= 10
-    assert set(words) <= {"ok", "warning", "fail"}
-    assert result.exit_code == ("fail" in words)
-
-
-@pytest.mark.parametrize(
-    ("release", "right", "says"),
-    [
-        ("6.9.0", True, "the kernel reads"),
-        ("6.8.12-1", True, "not in Linux 6.8"),
-        ("6.12", False, "CAP_SYS_ADMIN"),
-        ("10.0", True, "the kernel reads"),
-    ],
-)
-def test_passthrough_takes_a_kernel_and_a_right(release: str, right: bool, says: str) -> None:
-    assert says in doctor.passthrough(release, right, load(None, {})).text
-
-
-@pytest.mark.parametrize(
-    ("release", "level"), [("6.5.0", "ok"), ("6.4.12", "warning"), ("5.15.0-91", "warning")]
-)
-def test_the_channel_takes_a_kernel(release: str, level: str) -> None:
-    assert doctor.channel(release, load(None, {})).level == level
-
-
-def test_what_is_switched_off_is_said() -> None:
-    settings = load(None, {"channel": "no", "passthrough": "no"})
-    assert "switched off" in doctor.channel("6.18.0", settings).text
-    assert "switched off" in doctor.passthrough("6.18.0", True, settings).text
-
-
 def test_the_group_imports_only_what_is_asked_for() -> None:
     assert isinstance(cli, click.Group)
     assert list(cli.list_commands(click.Context(cli))) == list(COMMANDS)
-
-
-def test_a_daemon_of_another_version_costs_only_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an upgrade the mounts that are there go on, and answer in their own way."""
-    old, new = (mounting.Mount(f"/mnt/{name}", mounting.FSTYPE, "s", "0:1", ()) for name in ("old", "new"))
-    answers = {"old": {"pid": 1, "cache": {"dir": "/nvme"}}, "new": msgspec.to_builtins(STATUS)}
-    monkeypatch.setattr(mounting, "our_mounts", lambda: [old, new])
-    monkeypatch.setattr(mounting, "mounts", lambda: [old, new])
-    monkeypatch.setattr(status_command, "socket_of", lambda mount: mount.mountpoint)
-    monkeypatch.setattr(status_command, "request", lambda path, _: iter([answers[os.path.basename(path)]]))
-    shown = run("status", "--json")
-    assert shown.exit_code == 0
-    first, second = json.loads(shown.stdout)
-    assert first["mountpoint"] == "/mnt/old"
-    assert "is of another version of fusestripe: unmount and mount again" in first["error"]
-    assert second["pid"] == STATUS.pid
-    alone = run("status", "/mnt/old")
-    assert (alone.exit_code, alone.stderr.count("\n")) == (1, 1)

@@ -96,6 +96,7 @@ async def test_one_that_stalls_is_asked_for_again_from_where_it_is(
         asked = [(offset, length) for _, offset, length in origin.ranges if offset // STRIPE == LATE]
         assert (LATE * STRIPE + after, STRIPE - after) in asked
         assert house.fetcher.statistics().hedged == STRIPE - after
+        assert house.traffic.of(house.origin).statistics().hedged == STRIPE - after
         assert origin.times[LATE] == 2
         assert house.fetcher.statistics().errors == 0
 

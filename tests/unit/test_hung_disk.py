@@ -13,6 +13,7 @@ import trio
 from fusestripe.cache import pair
 from fusestripe.cache.store import CacheStore
 from fusestripe.errors import CacheError
+from fusestripe.prefetcher import Headway
 from fusestripe.reader import Handle
 from tests.support.caches import STRIPE as STRIPE_OF_CACHE
 from tests.support.caches import fill, load, sample
@@ -90,7 +91,7 @@ async def test_reads_go_on_while_the_disk_hangs(
     with trio.fail_after(BOUND):
         again = await it.open()
         assert await it.read_all(again) == CONTENT
-        await it.prefetcher.prefetch(again.file, lambda _: None)  # all of it is kept now
+        await it.prefetcher.prefetch(again.file, Headway())  # all of it is kept now
         assert await it.read_all(again) == CONTENT
 
 
@@ -123,11 +124,11 @@ async def test_a_prefetch_says_that_the_disk_hangs(
     handle: Handle = await it.open()
     disk.hang()
     with trio.fail_after(BOUND), pytest.raises(CacheError, match="does not answer"):
-        await it.prefetcher.prefetch(handle.file, lambda _: None)
+        await it.prefetcher.prefetch(handle.file, Headway())
     disk.answer()
     await recovered(it)
     with trio.fail_after(BOUND):
-        await it.prefetcher.prefetch(handle.file, lambda _: None)
+        await it.prefetcher.prefetch(handle.file, Headway())
 
 
 def test_a_read_that_does_not_wait_does_not_wait_for_another_thread_either(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
+from fusestripe.kernel.holders import Holders, holders
 from fusestripe.kernel.mounting import FSTYPE, Mount, check_fuse, parse_mountinfo, prepare
 
 SAMPLE = r"""22 27 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw
@@ -211,6 +215,52 @@ def test_root_without_the_right_to_mount_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(MountError, match="CAP_SYS_ADMIN is missing"):
         check_fuse(allow_other=False)
+
+
+TOO_SHORT = "2 s were too short to look at every process"
+
+
+@pytest.mark.parametrize(
+    ("names", "all_seen", "user", "says"),
+    [
+        (("cat (7)", "sh (9)"), True, 0, "by cat (7), sh (9): end them first"),
+        (("cat (7)",), False, 0, f"by cat (7) and maybe others ({TOO_SHORT}): end them first"),
+        ((), True, 0, "by a process that cannot be seen from here: look for it in other containers"),
+        ((), True, 1000, "by a process that cannot be seen from here: look for it as root"),
+        ((), False, 0, f"({TOO_SHORT}): fuser -vm /m looks at all"),
+    ],
+)
+def test_who_holds_a_mount_is_told_as_far_as_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], all_seen: bool, user: int, says: str
+) -> None:
+    def busy(mountpoint: str, *, lazy: bool) -> None:
+        raise mounting.Busy
+
+    mounted(monkeypatch, Mount("/m", FSTYPE, "s", "0:1", (f"user_id={user}",)))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(mounting, "detach", busy)
+    monkeypatch.setattr(mounting, "_state", lambda path: "alive")
+    monkeypatch.setattr(mounting, "holders", lambda path: Holders(names, all_seen, 2.0))
+    with pytest.raises(MountError) as refused:
+        mounting.unmount("/m")
+    assert str(refused.value) == f"/m is in use {says}"
+
+
+def test_a_search_that_ran_out_of_time_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process table that does not come to its end, as a machine under heavy load has."""
+    go_on = threading.Event()
+
+    def endless() -> Iterator[psutil.Process]:
+        yield psutil.Process()
+        assert go_on.wait(20)
+
+    (tmp_path / "file").touch()
+    with open(tmp_path / "file", "rb"):
+        assert holders(str(tmp_path)).all_seen
+        monkeypatch.setattr(psutil, "process_iter", endless)
+        found = holders(str(tmp_path), seconds=0.5)
+        go_on.set()
+    assert found == Holders(("this process",), all_seen=False, seconds=0.5)
 
 
 def test_anothers_mount_is_not_unmounted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from fusestripe.errors import CacheError
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFile
-from fusestripe.prefetcher import Report, outermost, prefetch
-from fusestripe.units import GIB
+from fusestripe.origins.base import Progress
+from fusestripe.prefetcher import Headway, Report, outermost, prefetch
+from fusestripe.units import GIB, ObjectVersion
 from tests.support.memory_origin import MemoryOrigin
 from tests.unit.test_reader import CONTENT, STRIPE, House, until
 
@@ -38,16 +40,62 @@ async def open_file(house: House) -> OpenFile:
 async def test_every_byte_is_brought_and_checked(nursery: trio.Nursery, tmp_path: Path) -> None:
     house = House(nursery, tmp_path)
     file = await open_file(house)
-    seen: list[int] = []
     with pytest.raises(CacheError):
-        await house.prefetcher.check(file, seen.append)
-    seen.clear()
-    await house.prefetcher.prefetch(file, seen.append)
-    assert sum(seen) == len(CONTENT)
+        await house.prefetcher.check(file, Headway())
+    headway = Headway()
+    await house.prefetcher.prefetch(file, headway)
+    assert (headway.checked, headway.fetched, headway.cached) == (len(CONTENT), len(CONTENT), 0)
     house.origin.ranges.clear()
-    await house.prefetcher.check(file, seen.append)
-    await house.prefetcher.prefetch(file, seen.append)
+    for look in (house.prefetcher.check, house.prefetcher.prefetch):
+        headway = Headway()
+        await look(file, headway)
+        assert (headway.checked, headway.fetched, headway.cached) == (len(CONTENT), 0, len(CONTENT))
     assert house.origin.ranges == []
+
+
+async def test_what_was_there_and_what_had_to_be_fetched_are_told_apart(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    house = House(nursery, tmp_path)
+    file = await open_file(house)
+    for index in (1, 2, 3):
+        await house.reader.bring(file, index)
+    damage(tmp_path, 3 * STRIPE + 100)  # there, but not right
+    (report,) = await run(house, nursery)
+    assert (report.state, report.done) == ("done", len(CONTENT))
+    assert (report.cached, report.fetched) == (2 * STRIPE, len(CONTENT) - 2 * STRIPE)
+
+
+async def test_bytes_of_a_stripe_count_as_they_arrive(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """A stripe of a slow origin may take seconds."""
+    seen, release = threading.Event(), threading.Event()
+
+    class Halting(MemoryOrigin):
+        def read_range(
+            self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress
+        ) -> None:
+            def halt(done: int) -> None:
+                progress(done)
+                if not release.is_set() and done == STRIPE // 2:
+                    seen.set()
+                    assert release.wait(20)
+
+            super().read_range(version, offset, into, halt)
+
+    origin = Halting({"file": CONTENT[:STRIPE]}, chunk=STRIPE // 4)
+    house = House(nursery, tmp_path, origin=origin)
+    told: list[tuple[int, int]] = []
+
+    async def send(report: Report) -> None:
+        told.append((report.done, report.fetched))
+        if told[-1] == (0, STRIPE // 2):
+            release.set()
+
+    with trio.fail_after(20):
+        await prefetch(tree_of(house, nursery), house.prefetcher, [""], send, check=False, pin=False)
+    assert seen.is_set()
+    assert told[-1] == (STRIPE, STRIPE)
+    assert told == sorted(told)
 
 
 async def test_a_bad_stripe_that_is_still_in_memory_is_fetched_again(
@@ -55,12 +103,12 @@ async def test_a_bad_stripe_that_is_still_in_memory_is_fetched_again(
 ) -> None:
     house = House(nursery, tmp_path)
     file = await open_file(house)
-    await house.prefetcher.prefetch(file, lambda _: None)
+    await house.prefetcher.prefetch(file, Headway())
     last = len(CONTENT) // STRIPE
     assert (house.version(), last) in house.stripes
     damage(tmp_path, last * STRIPE + 100)
-    await house.prefetcher.prefetch(file, lambda _: None)
-    await house.prefetcher.check(file, lambda _: None)
+    await house.prefetcher.prefetch(file, Headway())
+    await house.prefetcher.check(file, Headway())
 
 
 async def test_a_stripe_that_is_read_back_wrong_is_fetched_again(
@@ -70,7 +118,7 @@ async def test_a_stripe_that_is_read_back_wrong_is_fetched_again(
     file = await open_file(house)
     await house.reader.bring(file, 3)
     damage(tmp_path, 3 * STRIPE + 100)
-    await house.prefetcher.prefetch(file, lambda _: None)
+    await house.prefetcher.prefetch(file, Headway())
     assert house.origin.ranges.count(("file", 3 * STRIPE, STRIPE)) == 2
 
 
@@ -79,7 +127,7 @@ async def test_no_room_and_a_failing_disk_are_told_apart(
 ) -> None:
     small = House(nursery, tmp_path / "small", cache_size=4 * STRIPE)
     with pytest.raises(CacheError, match="does not fit into the cache"):
-        await small.prefetcher.prefetch(await open_file(small), lambda _: None)
+        await small.prefetcher.prefetch(await open_file(small), Headway())
 
     house = House(nursery, tmp_path / "broken")
     file = await open_file(house)
@@ -110,7 +158,7 @@ async def test_what_was_kept_in_memory_while_there_was_no_room_is_saved_later(
     assert file.cached.present_bytes == 0
     house.cache._space.limit = GIB
     house.cache._space.released()
-    await house.prefetcher.prefetch(file, lambda _: None)
+    await house.prefetcher.prefetch(file, Headway())
     assert file.cached.complete
 
 
@@ -118,11 +166,11 @@ async def test_idle_stripes_make_way_for_the_check(nursery: trio.Nursery, tmp_pa
     house = House(nursery, tmp_path, buffers=4, origin=MemoryOrigin({"file": CONTENT[: 4 * STRIPE]}))
     file = await open_file(house)
     with trio.fail_after(20):
-        await house.prefetcher.prefetch(file, lambda _: None)
+        await house.prefetcher.prefetch(file, Headway())
         for index in range(4):  # idle, of no use to anybody
             house.stripes.find((file.version, index)) or house.reader._begin(file, index, urgent=True)
         await trio.sleep(0.2)
-        await house.prefetcher.check(file, lambda _: None)
+        await house.prefetcher.check(file, Headway())
 
 
 def tree_of(house: House, nursery: trio.Nursery) -> Tree:
@@ -171,7 +219,7 @@ async def test_a_full_disk_is_no_matter_of_the_limit(
     file = await open_file(house)
     monkeypatch.setattr(CacheDirectory, "free", lambda _: 0)
     with pytest.raises(CacheError, match="the disk of the cache is full") as refused:
-        await house.prefetcher.prefetch(file, lambda _: None)
+        await house.prefetcher.prefetch(file, Headway())
     assert "free some space on that disk" in refused.value.mend
 
     def full(*_: object) -> int:
@@ -183,7 +231,7 @@ async def test_a_full_disk_is_no_matter_of_the_limit(
     monkeypatch.setattr(pair_module, "write_direct", full)
     monkeypatch.setattr(pair_module, "write_at", full)
     with pytest.raises(CacheError, match="the disk of the cache is full"):
-        await other.prefetcher.prefetch(file, lambda _: None)
+        await other.prefetcher.prefetch(file, Headway())
 
 
 def test_what_lies_in_something_else_that_is_named_counts_once() -> None:
@@ -210,7 +258,7 @@ async def test_what_is_done_is_not_evicted_for_what_comes_later(
     assert len(house.files) == 0
     for path in done:
         file = await house.files.hold(house.origin, house.version(path))
-        await house.prefetcher.check(file, lambda _: None)
+        await house.prefetcher.check(file, Headway())
         await house.files.let_go(file)
 
 
@@ -226,7 +274,7 @@ async def test_what_is_pinned_outlives_what_is_read_later(nursery: trio.Nursery,
         await house.reader.close(handle)
     for path in files:
         file = await house.files.hold(house.origin, house.version(path))
-        await house.prefetcher.check(file, lambda _: None)
+        await house.prefetcher.check(file, Headway())
         await house.files.let_go(file)
 
 

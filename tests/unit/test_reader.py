@@ -80,6 +80,7 @@ class House:
             stripe_size=stripe_size,
         )
         self.prefetcher = Prefetcher(
+            stripes=self.stripes,
             reader=self.reader,
             files=files,
             read_back=read_back,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from fusestripe.prefetcher import Headway
 from fusestripe.units import ObjectVersion
 from tests.support.memory_origin import MemoryOrigin
 from tests.unit.test_reader import CONTENT, STRIPE, House, until
@@ -60,7 +61,7 @@ async def test_prefetch_reads_blocks_side_by_side(nursery: trio.Nursery, tmp_pat
     origin.open_gate.set()
     house = House(nursery, tmp_path, origin=origin, count=count)
     handle = await house.open()
-    await house.prefetcher.prefetch(handle.file, lambda _: None)
+    await house.prefetcher.prefetch(handle.file, Headway())
     assert len(origin.ranges) == -(-len(CONTENT) // STRIPE)
     first = origin.blocks()[: 4 * count]
     assert set(first) == set(range(count)), "one batch of blocks after another"

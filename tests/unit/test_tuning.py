@@ -102,7 +102,9 @@ async def test_files_share_what_there_is(autojump_clock: trio.testing.MockClock)
     await origin.run(3, files)
     shares = {origin.streams.share(file) for file in files}
     assert len(shares) == 1
-    assert 1 <= shares.pop() <= 8
+    share = shares.pop()
+    assert 1 <= share <= 8
+    assert share == -(-origin.streams.allowed // len(files))  # the number is that of all files together
     assert origin.streams.share(version("new")) >= 1
 
 
@@ -115,9 +117,11 @@ async def test_many_answers_that_ask_for_less_at_once_count_as_one(
     assert streams.share(version("a")) == 11
     await trio.sleep(2)
     streams.throttled()
-    assert streams.share(version("a")) == 7
+    assert streams.share(version("a")) == streams.allowed == 7
+    assert streams.tuned
 
 
 def test_a_fixed_number_is_of_each_file() -> None:
     streams = FixedStreams(5)
-    assert streams.share(version("a")) == streams.share(version("b")) == 5
+    assert streams.share(version("a")) == streams.share(version("b")) == streams.allowed == 5
+    assert not streams.tuned

@@ -1,0 +1,176 @@
+"""What `fusestripe doctor` says of a machine and of routes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fusestripe import doctor
+from fusestripe.config import Route, load
+from fusestripe.doctor import SLOW_DISK, WRITE_TRIES, Finding
+from fusestripe.errors import BadAnswer, PermissionDenied
+from fusestripe.origins.base import Entry
+from fusestripe.units import MIB
+from tests.support.memory_origin import MemoryOrigin
+from tests.support.web_server import WebServer
+from tests.unit.test_cli import run
+
+
+def test_doctor_asks_every_route(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    config = tmp_path / "c.toml"
+    config.write_text(
+        f'[[route]]\npath = "/good"\nsource = "file://{source}"\n'
+        f'[[route]]\npath = "/bad"\nsource = "file://{source}/nothing"\n'
+    )
+    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "new" / "cache"), "--json")
+    findings = {finding["what"]: finding for finding in json.loads(result.stdout)}
+    assert findings["route /good"]["level"] == "ok"
+    assert findings["route /bad"]["level"] == "fail"
+    assert "does not exist" in findings["route /bad"]["text"]
+    assert findings["cache disk"]["level"] != "fail"
+    assert result.exit_code == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_doctor_says_what_each_store_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "GOOGLE_", "STORAGE_EMULATOR", "AZURE_")):
+            monkeypatch.delenv(name)
+    for name in ("HOME", "CLOUDSDK_CONFIG"):
+        monkeypatch.setenv(name, str(tmp_path))
+    for name in ("NO_GCE_CHECK", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.setenv(name, "true")
+    sources = ("s3://bucket", "gs://bucket", "az://container", "http://127.0.0.1:1/models")
+    config = tmp_path / "config.toml"
+    routes = [f'[[route]]\npath = "/{at}"\nsource = "{url}"\n' for at, url in enumerate(sources)]
+    config.write_text("\n".join(routes))
+    result = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "cache"), "--json")
+    findings = {found["what"]: found for found in json.loads(result.stdout)}
+    for at, mend in enumerate(
+        ("AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT")
+    ):
+        assert findings[f"route /{at}"]["level"] == "fail"
+        assert mend in findings[f"route /{at}"]["mend"]
+    assert "connection refused" in findings["route /3"]["text"]
+
+
+def test_doctor_has_a_line_for_each_thing(tmp_path: Path) -> None:
+    result = run("doctor", "--cache-dir", str(tmp_path))
+    words = [line.split()[0] for line in result.stdout.splitlines()]
+    assert len(words) >= 10
+    assert set(words) <= {"ok", "warning", "fail"}
+    assert result.exit_code == ("fail" in words)
+
+
+@pytest.mark.parametrize(
+    ("release", "right", "says"),
+    [
+        ("6.9.0", True, "the kernel reads"),
+        ("6.8.12-1", True, "not in Linux 6.8"),
+        ("6.12", False, "CAP_SYS_ADMIN"),
+        ("10.0", True, "the kernel reads"),
+    ],
+)
+def test_passthrough_takes_a_kernel_and_a_right(release: str, right: bool, says: str) -> None:
+    assert says in doctor.passthrough(release, right, load(None, {})).text
+
+
+@pytest.mark.parametrize(
+    ("release", "level"), [("6.5.0", "ok"), ("6.4.12", "warning"), ("5.15.0-91", "warning")]
+)
+def test_the_channel_takes_a_kernel(release: str, level: str) -> None:
+    assert doctor.channel(release, load(None, {})).level == level
+
+
+def test_what_is_switched_off_is_said() -> None:
+    settings = load(None, {"channel": "no", "passthrough": "no"})
+    assert "switched off" in doctor.channel("6.18.0", settings).text
+    assert "switched off" in doctor.passthrough("6.18.0", True, settings).text
+
+
+@pytest.mark.parametrize(
+    ("rates", "level", "tried"),
+    [
+        ([400], "ok", 1),
+        ([299, 290, 301], "ok", 3),
+        ([299, 290, 280], "warning", 3),
+        ([20, 299, 250], "warning", 3),
+    ],
+)
+def test_a_disk_is_as_fast_as_its_best_try(
+    monkeypatch: pytest.MonkeyPatch, rates: list[int], level: str, tried: int
+) -> None:
+    left = iter(rates)
+    asked = []
+
+    def write_rate(directory: str, size: int) -> tuple[bool, float]:
+        asked.append(directory)
+        return True, next(left) * MIB
+
+    monkeypatch.setattr(doctor, "write_rate", write_rate)
+    direct, rate = doctor.best_write_rate("/nvme", MIB)
+    found = doctor.judge_disk(direct=direct, rate=rate)
+    assert (found.level, len(asked)) == (level, tried)
+    assert f"{max(rates)} MiB/s" in found.text  # the figure
+    assert "300 MiB/s" in found.text  # and what it is held against
+    assert len(rates) <= WRITE_TRIES
+    assert SLOW_DISK == 300 * MIB
+
+
+def test_a_disk_without_o_direct_is_told(tmp_path: Path) -> None:
+    assert "without O_DIRECT" in doctor.judge_disk(direct=False, rate=1e9).text
+    assert doctor.best_write_rate(str(tmp_path), MIB)[1] > 0
+
+
+def looked(origin: MemoryOrigin) -> Finding:
+    return doctor.try_reading("route /", "it answers", origin)
+
+
+def test_a_route_is_ok_once_a_byte_was_read() -> None:
+    found = looked(MemoryOrigin({"a/empty": b"", "a/b/model.pt": b"12345", "z/other": b"1"}))
+    assert (found.level, found.text) == ("ok", "it answers, and a/b/model.pt can be read")
+    nothing = looked(MemoryOrigin({}))
+    assert (nothing.level, nothing.text) == ("ok", "it answers; there is no file to try")
+
+
+def test_a_route_whose_files_may_not_be_read_is_not_ok() -> None:
+    origin = MemoryOrigin({"model.pt": b"12345"})
+
+    def refuse(path: str, offset: int, length: int) -> None:
+        raise PermissionDenied(f"{path} may not be read")
+
+    def fail(path: str, offset: int, length: int) -> None:
+        raise BadAnswer(f"{path} is cut off")
+
+    origin.gate = refuse
+    with pytest.raises(PermissionDenied):
+        looked(origin)
+    origin.gate = fail
+    found = looked(origin)
+    assert (found.level, found.text) == ("warning", "it answers, but: model.pt is cut off")
+
+
+def test_a_directory_that_only_leads_on_and_on_is_left() -> None:
+    class Endless(MemoryOrigin):
+        def list_dir(self, path: str) -> Iterator[list[Entry]]:
+            yield [Entry("deeper", is_dir=True)]
+
+    assert looked(Endless()).text == "it answers; there is no file to try"
+
+
+def test_a_web_server_that_lists_nothing_is_not_called_ok(web_server: WebServer) -> None:
+    """Whether its files can be read, nobody knows."""
+    web_server.put("of doctor/file", b"x")
+    base = f"{web_server.endpoint}/{{}}/of%20doctor"
+    unlisted = doctor.origin(Route("/", base.format("unlisted")), 5)
+    assert unlisted.level == "warning"
+    assert "lists nothing, so whether its files can be read is not known" in unlisted.text
+    assert unlisted.mend.startswith(f"fusestripe bench {base.format('unlisted')}/")
+    listed = doctor.origin(Route("/", base.format("html")), 5)
+    assert (listed.level, listed.text.endswith(" s, and file can be read")) == ("ok", True)
