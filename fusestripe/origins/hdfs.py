@@ -28,7 +28,7 @@ from fusestripe.origins.base import Entry, OriginOptions, Progress, Superseded, 
 from fusestripe.origins.confirmation import fill
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
 from fusestripe.origins.hdfs_readers import HeldReaders, VersionReaders
-from fusestripe.origins.hdfs_settings import parse_url, read_settings
+from fusestripe.origins.hdfs_settings import missing_fallback, parse_url, read_settings
 from fusestripe.origins.hdfs_streams import LastBlockOpen, ReplicaStreams
 from fusestripe.origins.owners import Owners
 from fusestripe.origins.patience import Patience
@@ -108,6 +108,10 @@ class HdfsOrigin:
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
         return ObjectVersion(self._store, self._full(path).lstrip("/"), entry.size, entry.tag)
+
+    def hides(self, name: str) -> bool:
+        """See HidingOrigin: the snapshots of a directory (HdfsConstants.DOT_SNAPSHOT_DIR)."""
+        return name == ".snapshot"
 
     def spread(self, version: ObjectVersion) -> int:
         """See Origin: the block size."""
@@ -229,8 +233,9 @@ def open_hdfs(url: str, options: OriginOptions) -> HdfsOrigin:
         )
     settings = read_settings()
     store, root = parse_url(url, settings)
+    ours = _SETTINGS | missing_fallback(store, settings)
     try:
-        client = _client(store, {name: value for name, value in _SETTINGS.items() if name not in settings})
+        client = _client(store, {name: value for name, value in ours.items() if name not in settings})
     except (RuntimeError, OSError, ValueError) as error:
         raise ConfigError(
             f"{store}: hdfs-native cannot use these settings ({_summary(error)})",

@@ -109,6 +109,10 @@ class WebOrigin:
             self.list_dir, path, lambda below: Entry(below.rpartition("/")[2], is_dir=True)
         )
 
+    def hides(self, name: str) -> bool:
+        """See HidingOrigin: what nginx and others leave out of an index (ngx_http_autoindex_module)."""
+        return name.startswith(".")
+
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
         return ObjectVersion(self._root, self._full(path), entry.size, entry.tag)

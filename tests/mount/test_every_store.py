@@ -167,6 +167,18 @@ def test_a_directory_that_a_web_server_does_not_list(web_server: WebServer, tmp_
             os.listdir(mount.path / "run")
 
 
+def test_a_name_that_an_index_leaves_out(web_server: WebServer, tmp_path: Path) -> None:
+    """nginx lists no name that begins with a dot, and gives what has one."""
+    for path in (".cache/file", "run/.hidden", "run/shown"):
+        web_server.put(f"dotted/{path}", path.encode())
+    source = f"{web_server.endpoint}/html/dotted"
+    with mounted(source, tmp_path / "mnt", cache_dir=tmp_path / "cache") as mount:
+        assert os.listdir(mount.path / "run") == ["shown"]
+        for path in (".cache/file", "run/.hidden", "run/shown"):
+            assert (mount.path / path).read_bytes() == path.encode()
+        assert not (mount.path / "run/.other").exists()
+
+
 def test_safetensors_and_numpy(tree: Tree, tmp_path: Path) -> None:
     random = np.random.default_rng(4)
     tensors: dict[str, np.ndarray[Any, Any]] = {
