@@ -23,7 +23,7 @@ from fusestripe.namespace.answers import Answers
 from fusestripe.namespace.flights import Flights
 from fusestripe.namespace.routes import Place, RouteTable
 from fusestripe.namespace.walks import STEPS, WALK_PAGES, common_parent, directories_of
-from fusestripe.origins.base import Entry, Origin
+from fusestripe.origins.base import Entry, Origin, may_hide
 from fusestripe.origins.retry import retried
 from fusestripe.units import ObjectVersion, join_url
 
@@ -108,7 +108,7 @@ class Tree:
             return Found(path, Entry(name=name, is_dir=True), math.inf)
         known = self.known(path)
         if known is None and self._listings.get(directory) is None:
-            known = _look(await self._list(directory, whole=False), path, self._negative_ttl)
+            known = self._look(await self._list(directory, whole=False), path)
         if known is None:
             single = await self._stat_flights.join(path, partial(self._stat, place, path))
             known = _answer(single, path)
@@ -144,7 +144,7 @@ class Tree:
         listing = self._listings.get(path.rpartition("/")[0])
         if single is not None and (listing is None or single.at >= listing.at):
             return _answer(single, path)
-        answer = _look(listing, path, self._negative_ttl) if listing is not None else None
+        answer = self._look(listing, path) if listing is not None else None
         return answer if answer is not None and answer.expires > now else None
 
     def forget(self, path: str) -> None:
@@ -158,6 +158,16 @@ class Tree:
         self._singles.sweep()
         now = trio.current_time()
         self._too_large = {path: until for path, until in self._too_large.items() if until > now}
+
+    def _look(self, listing: Listing, path: str) -> Found | Absent | None:
+        name = path.rpartition("/")[2]
+        entry = listing.entries.get(name)
+        if entry is not None:
+            return Found(path, entry, listing.expires)
+        place = self._routes.place(path)
+        if not listing.complete or (place is not None and may_hide(place.origin, name)):
+            return None
+        return Absent(listing.at + self._negative_ttl)
 
     async def _list_tree_of(self, path: str) -> None:
         """If ``path`` is one more step of a walk through a store that can, list the whole tree around it."""
@@ -235,13 +245,6 @@ def _answer(single: _Single, path: str) -> Found | Absent:
     if single.entry is None:
         return Absent(single.expires)
     return Found(path, single.entry, single.expires)
-
-
-def _look(listing: Listing, path: str, negative_ttl: float) -> Found | Absent | None:
-    entry = listing.entries.get(path.rpartition("/")[2])
-    if entry is not None:
-        return Found(path, entry, listing.expires)
-    return Absent(listing.at + negative_ttl) if listing.complete else None
 
 
 def _collect(pages: Callable[[], Iterator[list[Entry]]], whole: bool) -> tuple[dict[str, Entry], bool]:

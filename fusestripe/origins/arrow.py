@@ -107,6 +107,10 @@ class ArrowOrigin:
             self.list_dir, path, lambda below: self.stat(f"{path}/{below}" if path else below)
         )
 
+    def hides(self, name: str) -> bool:
+        """See HidingOrigin: the snapshots of a directory of HDFS."""
+        return name == ".snapshot"
+
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
         return ObjectVersion(self._store, self._full(path).lstrip("/"), entry.size, entry.tag)

@@ -16,6 +16,7 @@ from fusestripe.units import ObjectVersion, split_url
 
 __all__ = [
     "Entry",
+    "HidingOrigin",
     "Origin",
     "OriginOptions",
     "Progress",
@@ -23,6 +24,7 @@ __all__ = [
     "Superseded",
     "is_component",
     "is_path",
+    "may_hide",
     "root_is_a_file",
     "unit_of",
 ]
@@ -149,6 +151,20 @@ class SpreadOrigin(Protocol):
 def root_is_a_file(url: str) -> NotFound:
     """What ``check`` raises where ``url``, the root, names a file: only a directory can be one."""
     return NotFound(f"{url} is a file", mend=f"name the directory that it lies in, {split_url(url)[0]}")
+
+
+@runtime_checkable
+class HidingOrigin(Protocol):
+    """An Origin with names that no listing shows, and that are there for whoever knows them."""
+
+    def hides(self, name: str) -> bool:
+        """Whether ``name`` may be in a directory although its listing does not show it. Asks nothing."""
+        ...
+
+
+def may_hide(origin: Origin, name: str) -> bool:
+    """Whether a listing of ``origin``'s says nothing of whether ``name`` is there."""
+    return isinstance(origin, HidingOrigin) and origin.hides(name)
 
 
 def unit_of(origin: Origin, version: ObjectVersion) -> int:

@@ -23,7 +23,8 @@ class Confirmation:
 
     Invariant: ``confirm`` returns only after an ``ask`` that began after ``confirm`` was called. So bytes
     that had arrived before are of the version, if a file's content never goes back to an earlier one. Those
-    that wait while one question is under way share the next.
+    that wait while one question is under way share the next. What ends an ``ask`` without being an Exception
+    is no answer: another one asks.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -47,17 +48,18 @@ class Confirmation:
             self._is_asking = True
             self._begun += 1
             mine = self._begun
-        error: Exception | None = None
+        is_answered, error = False, None
         try:
             self._ask()
+            is_answered = True
         except Exception as failure:
-            error = failure
+            is_answered, error = True, failure
             raise
         finally:
             with self._changed:
                 self._is_asking = False
-                self._answered = mine
-                self._error = error
+                if is_answered:
+                    self._answered, self._error = mine, error
                 self._changed.notify_all()
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from fusestripe.errors import BadAnswer, ConfigError, NotFound, OriginError, OriginUnavailable, VersionChanged
+from fusestripe.errors import BadAnswer, ConfigError, NotFound, OriginError, OriginUnavailable
 from fusestripe.origins.base import OriginOptions, Progress
 from fusestripe.origins.google_access import ENDPOINT, GoogleAccess, find_access
 from fusestripe.origins.http_client import HttpClient, query_of
@@ -84,9 +84,8 @@ class GcsBucket:
         query = query_of({"alt": "media", "ifGenerationMatch": version.tag})
         target = f"/download/storage/v1/b/{quote(self._name, safe='')}/o/{quote(key, safe='')}?{query}"
         with self._http.answer(target, headers, what) as answer:
-            if answer.headers.get("x-goog-generation") != version.tag:
-                raise VersionChanged(f"{what} has changed since it was opened", mend="open it again")
-            fill_range(answer, what, offset=offset, size=version.size, into=into, progress=progress)
+            told = answer.headers.get("x-goog-generation")
+            fill_range(answer, what, version, told, offset=offset, into=into, progress=progress)
 
     def shown(self, key: str) -> str:
         """See KeyStore."""

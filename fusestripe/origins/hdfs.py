@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TypeVar
 
 from hdfs_native import Client, FileReader, FileStatus
@@ -26,8 +27,9 @@ from fusestripe.errors import (
 from fusestripe.origins.base import Entry, OriginOptions, Progress, Superseded, is_path, root_is_a_file
 from fusestripe.origins.confirmation import fill
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
-from fusestripe.origins.hdfs_readers import HeldReader, HeldReaders
-from fusestripe.origins.hdfs_settings import parse_url, read_settings
+from fusestripe.origins.hdfs_readers import HeldReaders, VersionReaders
+from fusestripe.origins.hdfs_settings import missing_fallback, parse_url, read_settings
+from fusestripe.origins.hdfs_streams import LastBlockOpen, ReplicaStreams
 from fusestripe.origins.owners import Owners
 from fusestripe.origins.patience import Patience
 from fusestripe.origins.walking import walk_directories
@@ -72,6 +74,7 @@ class HdfsOrigin:
         self._patience = Patience(timeout)
         self._owners = Owners()
         self._readers = HeldReaders(self._open, self._same)
+        self._streams = ReplicaStreams()
 
     def check(self) -> None:
         """See Origin."""
@@ -106,6 +109,10 @@ class HdfsOrigin:
         """See Origin."""
         return ObjectVersion(self._store, self._full(path).lstrip("/"), entry.size, entry.tag)
 
+    def hides(self, name: str) -> bool:
+        """See HidingOrigin: the snapshots of a directory (HdfsConstants.DOT_SNAPSHOT_DIR)."""
+        return name == ".snapshot"
+
     def spread(self, version: ObjectVersion) -> int:
         """See Origin: the block size."""
         return int(version.tag.rpartition(" ")[2])
@@ -114,37 +121,44 @@ class HdfsOrigin:
         """See Origin."""
         if not len(into):
             return
-        block = offset // max(1, self.spread(version))
-        with self._readers.reading(version, block) as held:
-            try:
-                self._read(held, version, offset, into, progress)
-            except Superseded:
+        readers = self._readers.of(version)
+        try:
+            self._read(readers, version, offset, into, progress)
+        except Superseded:
+            raise
+        except BaseException as error:
+            # Its list of blocks and their places may be what is wrong.
+            self._readers.drop(version)
+            if isinstance(error, OriginError):
                 raise
-            except BaseException as error:
-                # Its list of blocks and their places may be what is wrong.
-                self._readers.drop(version)
-                if isinstance(error, OriginError):
-                    raise
-                if isinstance(error, Exception) or is_panic(error):
-                    # What a vanished block says is not what matters if the file is another by now.
-                    held.confirm()
-                    raise failure_of(error, _shown(version)) from None
-                raise
+            if isinstance(error, Exception) or is_panic(error):
+                # What a vanished block says is not what matters if the file is another by now.
+                readers.confirm()
+                raise failure_of(error, _shown(version)) from None
+            raise
 
     def close(self) -> None:
         """See Origin."""
         self._readers.clear()
 
     def _read(
-        self, held: HeldReader, version: ObjectVersion, offset: int, into: memoryview, progress: Progress
+        self,
+        readers: VersionReaders,
+        version: ObjectVersion,
+        offset: int,
+        into: memoryview,
+        progress: Progress,
     ) -> None:
-        if held.length < offset + len(into):
-            held.confirm()
-            raise OriginError(
-                f"{_shown(version)} is being written, and its last block cannot be read yet",
-                mend="read it when its writer has closed it",
-            )
-        fill(held.stream(offset, len(into)), into, held.confirm, progress, _shown(version))
+        unit = self.spread(version) or version.size
+        with closing(self._streams.chunks(readers, unit, offset, len(into))) as chunks:
+            try:
+                fill(chunks, into, readers.confirm, progress, _shown(version))
+            except LastBlockOpen:
+                readers.confirm()
+                raise OriginError(
+                    f"{_shown(version)} is being written, and its last block cannot be read yet",
+                    mend="read it when its writer has closed it",
+                ) from None
 
     def _open(self, version: ObjectVersion) -> FileReader:
         path, what = "/" + version.path, _shown(version)
@@ -219,8 +233,9 @@ def open_hdfs(url: str, options: OriginOptions) -> HdfsOrigin:
         )
     settings = read_settings()
     store, root = parse_url(url, settings)
+    ours = _SETTINGS | missing_fallback(store, settings)
     try:
-        client = _client(store, {name: value for name, value in _SETTINGS.items() if name not in settings})
+        client = _client(store, {name: value for name, value in ours.items() if name not in settings})
     except (RuntimeError, OSError, ValueError) as error:
         raise ConfigError(
             f"{store}: hdfs-native cannot use these settings ({_summary(error)})",

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import msgspec
 from hdfs_native import FileReader
 
 from fusestripe.origins.confirmation import Confirmation
 from fusestripe.units import ObjectVersion
 
-__all__ = ["HeldReader", "HeldReaders"]
+__all__ = ["HeldReader", "HeldReaders", "VersionReaders"]
 
 VERSIONS = 64
 """Versions whose readers are kept: that many files are read at once, or one after another."""
@@ -28,11 +27,16 @@ LIFETIME = 600.0
 10 hours (dfs.block.access.token.lifetime of hdfs-default.xml)."""
 
 
-class HeldReader(msgspec.Struct, frozen=True):
-    """One reader, and the question whether the path still has its version."""
+class HeldReader:
+    """One reader. ``busy`` is how many requests for each block are under way by it.
 
-    reader: FileReader
-    confirmation: Confirmation
+    ``slow`` are the blocks for which it goes to a replica that turned out slow.
+    """
+
+    def __init__(self, reader: FileReader) -> None:
+        self.reader = reader
+        self.busy: Counter[int] = Counter()
+        self.slow: set[int] = set()
 
     @property
     def length(self) -> int:
@@ -43,42 +47,72 @@ class HeldReader(msgspec.Struct, frozen=True):
         """The bytes of that range as they come, in order. ``offset + length`` lies within ``length``."""
         return self.reader.read_range_stream(offset, length)
 
+
+class VersionReaders:
+    """The readers of one version: ``open_reader`` brings one, ``ask`` raises unless the path has the version.
+
+    Requests for one block go to the reader that has the fewest of them under way. So DataNodes that are fast
+    get more of them, and one that is slow keeps those it has, or loses them (``leave``). Safe to call from
+    many threads.
+    """
+
+    def __init__(self, open_reader: Callable[[], FileReader], ask: Callable[[], None]) -> None:
+        self.expires = time.monotonic() + LIFETIME
+        self._open = open_reader
+        self._confirmation = Confirmation(ask)
+        self._lock = threading.Lock()
+        # Those used last stand at the end.
+        self._readers: list[HeldReader] = []
+
     def confirm(self) -> None:
         """Return if the path still has the version, asked anew. Raises OriginError."""
-        self.confirmation.confirm()
+        self._confirmation.confirm()
 
+    @contextmanager
+    def reading(self, block: int) -> Iterator[HeldReader]:
+        """A reader of the path, for a request for bytes of ``block``. Raises what opening raises."""
+        with self._lock:
+            chosen = self._idlest(block)
+            if chosen is not None:
+                chosen.busy[block] += 1
+        if chosen is None:
+            chosen = HeldReader(self._open())
+            chosen.busy[block] += 1
+            with self._lock:
+                if len(self._readers) < READERS:
+                    self._readers.append(chosen)
+        try:
+            yield chosen
+        finally:
+            with self._lock:
+                chosen.busy[block] -= 1
 
-class _Reader:
-    """``busy`` is how many requests for each block are under way by it."""
+    def can_leave(self, block: int) -> bool:
+        """Whether another reader than one that is slow may be had for ``block``."""
+        with self._lock:
+            return len(self._readers) < READERS or sum(block not in each.slow for each in self._readers) > 1
 
-    def __init__(self, reader: FileReader) -> None:
-        self.reader = reader
-        self.busy: Counter[int] = Counter()
+    def leave(self, reader: HeldReader, block: int) -> None:
+        """``reader`` is slow for ``block``: others go before it from now on."""
+        with self._lock:
+            reader.slow.add(block)
 
-
-class _Version:
-    def __init__(self, confirmation: Confirmation) -> None:
-        self.confirmation = confirmation
-        # Those used last stand at the end.
-        self.readers: list[_Reader] = []
-        self.expires = time.monotonic() + LIFETIME
-
-    def idlest(self, block: int) -> _Reader | None:
+    def _idlest(self, block: int) -> HeldReader | None:
         """The reader with the least to do for ``block``; None where another should be opened."""
-        found = min(self.readers, key=lambda reader: reader.busy[block], default=None)
-        if found is None or (found.busy[block] and len(self.readers) < READERS):
+
+        def weight(reader: HeldReader) -> tuple[bool, int]:
+            return block in reader.slow, reader.busy[block]
+
+        found = min(self._readers, key=weight, default=None)
+        if found is None or (weight(found) > (False, 0) and len(self._readers) < READERS):
             return None
-        self.readers.remove(found)
-        self.readers.append(found)
+        self._readers.remove(found)
+        self._readers.append(found)
         return found
 
 
 class HeldReaders:
-    """``open_reader`` brings a reader of a version's path, ``ask`` raises unless the path has the version.
-
-    Requests for one block go to the reader that has the fewest of them under way. So DataNodes that are fast
-    get more of them, and one that is slow keeps those it has. Safe to call from many threads.
-    """
+    """The readers of the versions read last; see VersionReaders. Safe to call from many threads."""
 
     def __init__(
         self, open_reader: Callable[[ObjectVersion], FileReader], ask: Callable[[ObjectVersion], None]
@@ -86,27 +120,19 @@ class HeldReaders:
         self._open = open_reader
         self._ask = ask
         self._lock = threading.Lock()
-        self._versions: OrderedDict[ObjectVersion, _Version] = OrderedDict()
+        self._versions: OrderedDict[ObjectVersion, VersionReaders] = OrderedDict()
 
-    @contextmanager
-    def reading(self, version: ObjectVersion, block: int) -> Iterator[HeldReader]:
-        """A reader of the path, for a request for bytes of ``block``. Raises what opening raises."""
+    def of(self, version: ObjectVersion) -> VersionReaders:
+        """Those of ``version``."""
         with self._lock:
-            held = self._held(version)
-            chosen = held.idlest(block)
-            if chosen is not None:
-                chosen.busy[block] += 1
-        if chosen is None:
-            chosen = _Reader(self._open(version))
-            chosen.busy[block] += 1
-            with self._lock:
-                if len(held.readers) < READERS:
-                    held.readers.append(chosen)
-        try:
-            yield HeldReader(chosen.reader, held.confirmation)
-        finally:
-            with self._lock:
-                chosen.busy[block] -= 1
+            held = self._versions.get(version)
+            if held is None or held.expires < time.monotonic():
+                held = VersionReaders(partial(self._open, version), partial(self._ask, version))
+                self._versions[version] = held
+            self._versions.move_to_end(version)
+            while len(self._versions) > VERSIONS:
+                self._versions.popitem(last=False)
+            return held
 
     def drop(self, version: ObjectVersion) -> None:
         """Ask for the places again the next time."""
@@ -117,12 +143,3 @@ class HeldReaders:
         """Drop all."""
         with self._lock:
             self._versions.clear()
-
-    def _held(self, version: ObjectVersion) -> _Version:
-        held = self._versions.get(version)
-        if held is None or held.expires < time.monotonic():
-            held = self._versions[version] = _Version(Confirmation(partial(self._ask, version)))
-        self._versions.move_to_end(version)
-        while len(self._versions) > VERSIONS:
-            self._versions.popitem(last=False)
-        return held

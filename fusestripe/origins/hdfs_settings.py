@@ -10,10 +10,11 @@ from xml.etree import ElementTree
 from fusestripe.errors import ConfigError
 from fusestripe.origins.base import is_path
 
-__all__ = ["parse_url", "read_settings"]
+__all__ = ["missing_fallback", "parse_url", "read_settings"]
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _DEFAULT_STORE = ("fs.defaultFS", "fs.default.name")  # the second as Hadoop 1 called it
+_NOWHERE = "/.no-fallback-of-fusestripe"
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -53,6 +54,20 @@ def parse_url(url: str, settings: Mapping[str, str]) -> tuple[str, str]:
     if path and not is_path(path):
         raise ConfigError(f"{path!a} can be no path", mend='leave out "//", "." and ".."')
     return f"{scheme.lower()}://{where}", f"/{path}" if path else ""
+
+
+def missing_fallback(store: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """What hdfs-native wants of a mount table that has no linkFallback: one, here to a path that nobody has.
+
+    https://hadoop.apache.org/docs/stable/hadoop-project-dist/hadoop-hdfs/ViewFs.html
+    """
+    scheme, _, name = store.partition("://")
+    table = f"fs.viewfs.mounttable.{name}"
+    links = [value for key, value in settings.items() if key.startswith(f"{table}.link.")]
+    if scheme != "viewfs" or not links or f"{table}.linkFallback" in settings:
+        return {}
+    cluster = "/".join(links[0].split("/")[:3])
+    return {f"{table}.linkFallback": f"{cluster}{_NOWHERE}"}
 
 
 def _default_store(settings: Mapping[str, str]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from fusestripe.errors import BadAnswer
+from fusestripe.errors import BadAnswer, VersionChanged
 from fusestripe.origins.base import Progress
 from fusestripe.origins.http_connections import Answer
+from fusestripe.units import ObjectVersion
 
 __all__ = ["fill_range", "range_headers"]
 
@@ -26,19 +27,28 @@ def range_headers(offset: int, length: int, tag: str) -> dict[str, str]:
 
 
 def fill_range(
-    answer: Answer, what: str, *, offset: int, size: int, into: memoryview, progress: Progress
+    answer: Answer,
+    what: str,
+    version: ObjectVersion,
+    told: str | None,
+    *,
+    offset: int,
+    into: memoryview,
+    progress: Progress,
 ) -> None:
-    """Receive the bytes of ``answer`` into ``into``, if they are those of the range that was asked for.
+    """Receive the bytes of ``answer`` into ``into``, if they are the range of ``version`` that was asked for.
 
-    ``size`` is that of the whole object, ``what`` names it in messages. Whose version it is has to be checked
-    before. Raises BadAnswer before the first byte where the head says anything else than that range and that
-    length; OriginUnavailable where the body breaks off. A Content-Encoding is what the object is stored in,
-    since its version, its size and this range are those of the bytes as they are stored.
+    ``told`` is the tag that the answer gives its version, ``what`` names the object in messages. Raises
+    VersionChanged before the first byte where that is another, BadAnswer where the head says anything else
+    than that range and that length; OriginUnavailable where the body breaks off. A Content-Encoding is what
+    the object is stored in: its version, its size and this range are those of the bytes as they are stored.
     """
-    told = answer.headers
-    span = f"bytes {offset}-{offset + len(into) - 1}/{size}"
-    if answer.status != 206 or told.get("content-range") != span:
+    if told != version.tag:
+        raise VersionChanged(f"{what} has changed since it was opened", mend="open it again")
+    headers = answer.headers
+    span = f"bytes {offset}-{offset + len(into) - 1}/{version.size}"
+    if answer.status != 206 or headers.get("content-range") != span:
         raise BadAnswer(f"{what}: the server sent another range than the one asked for")
-    if "transfer-encoding" in told or told.get("content-length") != str(len(into)):
+    if "transfer-encoding" in headers or headers.get("content-length") != str(len(into)):
         raise BadAnswer(f"{what}: the server sent another length than the one asked for")
     answer.fill(into, progress)

@@ -13,7 +13,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from fusestripe.errors import OriginError, VersionChanged
+from fusestripe.errors import OriginError
 from fusestripe.origins.aws import AwsAccess
 from fusestripe.origins.base import Progress
 from fusestripe.origins.http_client import HttpClient, checked_endpoint, query_of
@@ -112,9 +112,8 @@ class S3Client:
         what = self.shown(key)
         headers = range_headers(offset, len(into), version.tag)
         with self._http.answer("/" + quote(key, safe="/-_.~"), headers, what) as answer:
-            if answer.headers.get("etag") != version.tag:
-                raise VersionChanged(f"{what} has changed since it was opened", mend="open it again")
-            fill_range(answer, what, offset=offset, size=version.size, into=into, progress=progress)
+            told = answer.headers.get("etag")
+            fill_range(answer, what, version, told, offset=offset, into=into, progress=progress)
 
     def shown(self, key: str) -> str:
         """See KeyStore."""

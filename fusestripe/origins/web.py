@@ -109,6 +109,10 @@ class WebOrigin:
             self.list_dir, path, lambda below: Entry(below.rpartition("/")[2], is_dir=True)
         )
 
+    def hides(self, name: str) -> bool:
+        """See HidingOrigin: what nginx and others leave out of an index (ngx_http_autoindex_module)."""
+        return name.startswith(".")
+
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""
         return ObjectVersion(self._root, self._full(path), entry.size, entry.tag)
@@ -122,11 +126,10 @@ class WebOrigin:
         url = f"{self._root}/{_quoted(version.path)}"
         try:
             with self._client.answer("GET", url, headers, what) as (_, answer):
-                if _tag_of(answer.headers, what) != version.tag:
-                    raise VersionChanged(f"{what} has changed since it was opened", mend="open it again")
-                if answer.status == 200:
+                told = _tag_of(answer.headers, what)
+                if answer.status == 200 and told == version.tag:
                     raise OriginError(f"{what}: the server does not honour ranges", mend=_NO_RANGES)
-                fill_range(answer, what, offset=offset, size=version.size, into=into, progress=progress)
+                fill_range(answer, what, version, told, offset=offset, into=into, progress=progress)
         except NotFound as error:
             # It was there when it was opened.
             raise VersionChanged(f"{what} was deleted while it was open") from error

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.origins.conformance import ODD_NAMES, TEN_THOUSAND
 from tests.support.hadoop.cluster import MIB
+from tests.support.hadoop.jars import jars
+from tests.support.hadoop.libhdfs import libhdfs_environment
 from tests.support.hadoop.store import HdfsDirectory
-from tests.support.mounted import Mounted, mounted
+from tests.support.mounted import Mounted, mounted, until
 from tests.support.mounted_store import content
 
 SIZE = 48 * MIB + 12_345
@@ -142,15 +149,132 @@ def as_daemon(path: Path) -> bytes | int:
     return data if status == 0 else status
 
 
+def test_a_snapshot_is_there_by_its_path(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:
+    """HDFS does not list ".snapshot", and the mount does not either."""
+    hdfs_directory.put("run/file", CONTENT)
+    hdfs_directory.shell("dfsadmin", "-allowSnapshot", hdfs_directory.path("run"))
+    hdfs_directory.shell("dfs", "-createSnapshot", hdfs_directory.path("run"), "before")
+    hdfs_directory.put("run/file", b"another")
+    try:
+        with hdfs_mounted(hdfs_directory, tmp_path) as mount:
+            assert os.listdir(mount.path / "run") == ["file"]
+            assert os.listdir(mount.path / "run/.snapshot") == ["before"]
+            assert md5(mount.path / "run/.snapshot/before/file") == hashlib.md5(CONTENT).hexdigest()
+            assert (mount.path / "run/file").read_bytes() == b"another"
+    finally:
+        hdfs_directory.shell("dfs", "-deleteSnapshot", hdfs_directory.path("run"), "before")
+
+
+def test_ten_thousand_files_and_odd_names(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:
+    """All at their first listing, and each name is what reads its file."""
+    # HDFS has no name with a colon (DFSUtilClient.isValidName).
+    odd = {f"many/{name}": name.encode() for name in ODD_NAMES if ":" not in name}
+    hdfs_directory.put_many({**TEN_THOUSAND, **odd})
+    with hdfs_mounted(hdfs_directory, tmp_path) as mount:
+        wanted = {path.removeprefix("many/"): len(data) for path, data in (TEN_THOUSAND | odd).items()}
+        assert {found.name: found.stat().st_size for found in os.scandir(mount.path / "many")} == wanted
+        for path, data in odd.items():
+            assert (mount.path / path).read_bytes() == data
+
+
+def test_viewfs(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:
+    """A tree that a mount table of the configuration puts together."""
+    for name in ("one", "two"):
+        hdfs_directory.put(f"{name}/file", name.encode())
+    links = {f"fs.viewfs.mounttable.table.link./{n}": f"{hdfs_directory.url}/{n}" for n in ("one", "two")}
+    conf = hdfs_directory.cluster.client_configuration("viewfs-mount", core=links)
+    config = tmp_path / "config.toml"
+    config.write_text(
+        "\n".join(f'[[route]]\npath = "/{n}"\nsource = "viewfs://table/{n}"' for n in ("one", "two"))
+    )
+    environment = {"HADOOP_CONF_DIR": str(conf), "HADOOP_USER_NAME": "root"}
+    with mounted(config, tmp_path / "mnt", cache_dir=tmp_path / "cache", environment=environment) as mount:
+        for name in ("one", "two"):
+            assert os.listdir(mount.path / name) == ["file"]
+            assert (mount.path / name / "file").read_bytes() == name.encode()
+            assert not (mount.path / name / "other").exists()
+
+
+@pytest.fixture
+def jvm(hdfs_directory: HdfsDirectory) -> Mapping[str, str]:
+    """What a site exports for Hadoop's own client."""
+    return libhdfs_environment(jars(), hdfs_directory.cluster.conf)
+
+
+def test_through_the_jvm(hdfs_directory: HdfsDirectory, jvm: Mapping[str, str], tmp_path: Path) -> None:
+    """`client = "libhdfs"` on the route: the same bytes, cold and warm; a signal ends the daemon in order."""
+    hdfs_directory.put(NAME, CONTENT)
+    config = tmp_path / "config.toml"
+    config.write_text(f'[[route]]\npath = "/"\nsource = "{hdfs_directory.url}"\nclient = "libhdfs"\n')
+    for asked in (True, False):
+        with mounted(
+            config,
+            tmp_path / "mnt",
+            cache_dir=tmp_path / "cache",
+            environment=jvm,
+            complaints=True,
+            stripe_size="1MiB",
+        ) as mount:
+            assert md5(mount.path / NAME) == hashlib.md5(CONTENT).hexdigest()
+            assert bool(mount.status()["origin"]["requests"]) == asked
+            os.kill(mount.pid, signal.SIGTERM)
+            until(lambda: not os.path.ismount(tmp_path / "mnt"))
+            # What Hadoop itself logs goes there too.
+            assert [line for line in mount.complaints() if "org.apache.hadoop." not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said", "mend"),
+    [
+        ("ARROW_LIBHDFS_DIR", "/nowhere", "libhdfs.so", "HADOOP_HOME"),
+        ("CLASSPATH", "", "CLASSPATH", "hadoop classpath --glob"),
+    ],
+)
+def test_what_the_jvm_client_lacks_is_said_by_mount_and_doctor(
+    hdfs_directory: HdfsDirectory,
+    jvm: Mapping[str, str],
+    tmp_path: Path,
+    variable: str,
+    value: str,
+    said: str,
+    mend: str,
+) -> None:
+    source = hdfs_directory.url.replace("hdfs://", "hdfs+libhdfs://")
+    config = tmp_path / "config.toml"
+    config.write_text(f'[[route]]\npath = "/ckpt"\nsource = "{source}"\n')
+    environment = {**os.environ, **jvm, "HADOOP_HOME": "", variable: value}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fusestripe.cli", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+    (tmp_path / "mnt").mkdir()
+    refused = run("mount", str(config), str(tmp_path / "mnt"), "--cache-dir", str(tmp_path / "cache"))
+    (line,) = refused.stderr.splitlines()
+    assert refused.returncode != 0
+    assert said in line
+    assert mend in line
+    assert not os.path.ismount(tmp_path / "mnt")
+    looked = run("doctor", "--config", str(config), "--cache-dir", str(tmp_path / "cache"), "--json")
+    (found,) = (each for each in json.loads(looked.stdout) if each["what"] == "route /ckpt")
+    assert (looked.returncode, found["level"]) == (1, "fail")
+    assert said in found["text"]
+    assert mend in found["mend"]
+
+
 @pytest.mark.torch
 def test_torch_loads_the_same_bits(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:
     import torch
 
-    state = {"weights": torch.randn(1024, 1024), "step": torch.tensor(7)}
+    state = {"weights": torch.randn(1024, 1024), "step": torch.tensor([7])}
     local = tmp_path / "model.pt"
     torch.save(state, local)
     hdfs_directory.put("model.pt", local.read_bytes())
-    with hdfs_mounted(hdfs_directory, tmp_path, stripe_size="256KiB") as mount:
-        loaded = torch.load(mount.path / "model.pt")
-        assert loaded.keys() == state.keys()
-        assert all(torch.equal(loaded[name], state[name]) for name in state)
+    for _ in ("cold", "warm"):
+        with hdfs_mounted(hdfs_directory, tmp_path, stripe_size="256KiB") as mount:
+            for mmap in (False, True):
+                loaded = torch.load(mount.path / "model.pt", weights_only=True, mmap=mmap)
+                assert loaded.keys() == state.keys()
+                for name, tensor in state.items():
+                    assert loaded[name].view(torch.uint8).equal(tensor.view(torch.uint8)), name
+                del loaded

@@ -6,23 +6,25 @@ from collections.abc import Mapping
 
 import pytest
 
-from fusestripe.errors import BadAnswer, OriginUnavailable
+from fusestripe.errors import BadAnswer, OriginUnavailable, VersionChanged
 from fusestripe.origins.http_connections import HttpConnections
 from fusestripe.origins.http_ranges import fill_range, range_headers
+from fusestripe.units import ObjectVersion
 from tests.support.scripted_server import answer, scripted_server
 
 BODY = bytes(range(100))
+VERSION = ObjectVersion("http://host", "it", 1000, '"tag"')
 WANTED: Mapping[str, object] = {"Content_Range": "bytes 50-149/1000"}
 
 
-def filled(head: bytes, told: list[int]) -> bytes:
+def filled(head: bytes, told: list[int], tag: str | None = VERSION.tag) -> bytes:
     """What an answer to the bytes 50-149 of 1,000 leaves in the buffer."""
     into = memoryview(bytearray(100))
     with scripted_server([head]) as server:
         connections = HttpConnections(server.url)
         try:
-            with connections.request("GET", "/", range_headers(50, 100, '"tag"'), timeout=5) as got:
-                fill_range(got, "it", offset=50, size=1000, into=into, progress=told.append)
+            with connections.request("GET", "/", range_headers(50, 100, VERSION.tag), timeout=5) as got:
+                fill_range(got, "it", VERSION, tag, offset=50, into=into, progress=told.append)
         finally:
             connections.close()
     return bytes(into)
@@ -98,3 +100,11 @@ def test_only_a_tag_that_can_match_is_sent(tag: str, sent: bool) -> None:
     headers = range_headers(5, 3, tag)
     assert headers["Range"] == "bytes=5-7"
     assert ("If-Match" in headers) == sent
+
+
+@pytest.mark.parametrize("tag", [None, "", "tag", 'W/"tag"', '"other"'])
+def test_the_range_of_another_version(tag: str | None) -> None:
+    told: list[int] = []
+    with pytest.raises(VersionChanged):
+        filled(answer(BODY, 206, **WANTED), told, tag)
+    assert told == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fusestripe.errors import NotFound, OriginError
-from fusestripe.origins.base import Origin
+from fusestripe.origins.base import Origin, may_hide
 from fusestripe.origins.registry import open_origin
 from tests.origins.conformance import ODD_NAMES, OriginConformance, Store, fetch, listing, pinned
 from tests.support.hadoop.cluster import HdfsCluster
@@ -74,3 +74,14 @@ def test_no_such_cluster(jvm: None) -> None:
     with pytest.raises(OriginError) as caught:
         open_origin("hdfs+libhdfs://127.0.0.1:1/path").check()
     assert "\n" not in str(caught.value)
+
+
+def test_a_snapshot(hdfs_directory: HdfsDirectory, origin: Origin) -> None:
+    hdfs_directory.put("dir/file", b"before")
+    hdfs_directory.shell("dfsadmin", "-allowSnapshot", hdfs_directory.path("dir"))
+    hdfs_directory.shell("dfs", "-createSnapshot", hdfs_directory.path("dir"), "s")
+    hdfs_directory.put("dir/file", b"after")
+    assert fetch(origin, pinned(origin, "dir/.snapshot/s/file")) == b"before"
+    assert ".snapshot" not in listing(origin, "dir")
+    assert may_hide(origin, ".snapshot")
+    hdfs_directory.shell("dfs", "-deleteSnapshot", hdfs_directory.path("dir"), "s")

@@ -1,4 +1,4 @@
-"""Every store that speaks HTTP, in one form: a real server, with or without a proxy before it."""
+"""Every store in one form: a real server, where it speaks HTTP with or without a proxy before it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
 from tests.support.azure_server import ACCOUNT, AzureServer
 from tests.support.google_server import GoogleServer
+from tests.support.hadoop.store import HdfsDirectory
 from tests.support.seaweed import SeaweedServer
 from tests.support.web_server import WebServer
 
-__all__ = ["FarSide", "azure_side", "google_side", "s3_side", "web_side"]
+__all__ = ["FarSide", "azure_side", "google_side", "hdfs_side", "s3_side", "web_side"]
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,9 @@ def web_side(server: WebServer, directory: str) -> FarSide:
         lambda path, data: server.put(f"{directory}/{path}", data),
         "{server}/html/" + directory,
     )
+
+
+def hdfs_side(directory: HdfsDirectory) -> FarSide:
+    """A directory of HDFS. No HTTP proxy can stand before it."""
+    environment = {**directory.cluster.environment, "HADOOP_USER_NAME": "root"}
+    return FarSide(directory.cluster.url, directory.put, "{server}" + directory.root, environment=environment)

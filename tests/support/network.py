@@ -52,9 +52,9 @@ class Hosts:
         """What is put before a command to run it on that host."""
         return ["ip", "netns", "exec", self.names[number]]
 
-    def limit(self, rate: float) -> None:
-        """From now on each host sends at most ``rate`` bytes/s."""
-        for name in self.names:
+    def limit(self, rate: float, *, host: int | None = None) -> None:
+        """From now on that host, or each, sends at most ``rate`` bytes/s."""
+        for name in self.names if host is None else [self.names[host]]:
             bits = f"{rate * 8:.0f}bit"
             shape = ["tbf", "rate", bits, "burst", BURST, "latency", LATENCY]
             _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", *shape)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fusestripe.errors import BadAnswer, OriginUnavailable, VersionChanged
 from fusestripe.origins.confirmation import FIRST_PIECE, Confirmation, fill
 from fusestripe.origins.patience import Patience
+from tests.support.mounted import until
 
 
 @given(st.lists(st.binary(max_size=50), max_size=20), st.integers(0, 600))
@@ -88,6 +89,47 @@ def test_an_error_reaches_all_that_wait_and_is_forgotten() -> None:
     with pytest.raises(VersionChanged):
         confirmation.confirm()
     confirmation.confirm()
+
+
+class Ended(BaseException):
+    """As what a panic of a library's, or the end of the process, raises."""
+
+
+def test_what_ends_a_question_is_no_answer_for_those_that_wait() -> None:
+    go_on, asked = threading.Semaphore(0), threading.Semaphore(0)
+    outcomes: list[BaseException | None] = [None, Ended(), VersionChanged("it is another")]
+
+    def ask() -> None:
+        asked.release()
+        assert go_on.acquire(timeout=20)
+        if outcome := outcomes.pop(0):
+            raise outcome
+
+    confirmation = Confirmation(ask)
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(confirmation.confirm)]
+        assert asked.acquire(timeout=20)
+        # Both wait for the second question; one of them asks it, and it ends.
+        futures += [pool.submit(confirmation.confirm) for _ in range(2)]
+        until(lambda: len(confirmation._changed._waiters) == 2)  # type: ignore[attr-defined]
+        go_on.release(3)
+        errors = [future.exception(20) for future in futures]
+    assert errors[0] is None
+    assert {type(error) for error in errors[1:]} == {Ended, VersionChanged}
+
+
+def test_a_call_that_has_no_thread_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = Patience(20, calls=1)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(2):
+            with pytest.raises(OriginUnavailable, match="too many"):
+                patience.run(lambda: 7, "it")
+    assert patience.run(lambda: 7, "it") == 7
 
 
 def test_a_call_that_hangs_is_left_behind() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import trio
 import trio.testing
@@ -9,6 +11,7 @@ import trio.testing
 from fusestripe.errors import NotFound, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Absent, Found, Tree
+from fusestripe.origins.base import Entry
 from tests.support.memory_origin import MemoryOrigin
 
 
@@ -44,6 +47,33 @@ async def test_the_first_name_lists_its_directory_for_the_others(
     for name in files(1000):
         await names.lookup("", name)
     assert origin.asked == {"list": 1}
+
+
+class Hiding(MemoryOrigin):
+    """Does not list ".hidden"."""
+
+    def list_dir(self, path: str) -> Iterator[list[Entry]]:
+        for page in super().list_dir(path):
+            yield [entry for entry in page if not self.hides(entry.name)]
+
+    def hides(self, name: str) -> bool:
+        return name == ".hidden"
+
+
+async def test_a_name_that_listings_hide_is_there_for_who_knows_it(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = Hiding({"run/.hidden/file": b"xyz", "run/file": b"x", "other/file": b"x"})
+    names = tree(nursery, root=origin)
+    for _ in range(3):
+        assert set((await names.list_dir("run")).entries) == {"file"}
+        assert (await names.lookup("run", ".hidden")).entry.is_dir
+        assert (await names.lookup("run/.hidden", "file")).entry.size == 3
+        for directory, name in (("run", ".other"), ("other", ".hidden")):
+            with pytest.raises(NotFound):
+                await names.lookup(directory, name)
+    # What is asked once is known for as long as what is listed.
+    assert origin.asked == {"list": 3, "stat": 2}
 
 
 async def test_a_huge_directory_is_not_listed_for_one_name(
