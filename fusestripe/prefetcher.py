@@ -27,6 +27,8 @@ State = Literal["started", "running", "done", "failed"]
 
 # Files at once: enough to hide the round trips of small ones; large ones share the memory budget.
 FILES_AT_ONCE = 8
+# Stripes of one file that are read from the cache disk at once where only that is asked for.
+CHECKED_AT_ONCE = 8
 # A stripe that was saved and comes back wrong is fetched again so many times.
 ATTEMPTS = 3
 # How often somebody who waits is told how far a file is (seconds).
@@ -103,11 +105,11 @@ class Prefetcher:
         Raises OriginError where the origin fails, CacheError where the cache has no room or does not keep
         what was written.
         """
-        await self._for_each_stripe(file, partial(self._bring, headway))
+        await self._for_each_stripe(file, partial(self._bring, headway), lambda: self._share(file))
 
     async def check(self, file: OpenFile, headway: Headway) -> None:
         """Read all of ``file`` from the cache. Raises CacheError unless every byte is there and right."""
-        await self._for_each_stripe(file, partial(self._check, headway))
+        await self._for_each_stripe(file, partial(self._check, headway), lambda: CHECKED_AT_ONCE)
 
     async def make_sure_of_room(self, files: int, size: int) -> None:
         """Raise CacheError where ``files`` of ``size`` bytes together cannot all be in the cache."""
@@ -129,7 +131,12 @@ class Prefetcher:
         """Keep ``file`` from eviction until it is unpinned. Raises CacheError where the disk fails."""
         await self._files.pin(file)
 
-    async def _for_each_stripe(self, file: OpenFile, act: Callable[[OpenFile, int], Awaitable[None]]) -> None:
+    async def _for_each_stripe(
+        self,
+        file: OpenFile,
+        act: Callable[[OpenFile, int], Awaitable[None]],
+        at_once: Callable[[], int],
+    ) -> None:
         slots = trio.CapacityLimiter(1)
         errors: list[Exception] = []
 
@@ -144,7 +151,7 @@ class Prefetcher:
 
         async with trio.open_nursery() as nursery:
             for index in self._order(file):
-                slots.total_tokens = self._share(file)
+                slots.total_tokens = at_once()
                 await slots.acquire_on_behalf_of(index)
                 nursery.start_soon(one, index, nursery.cancel_scope)
         if errors:
@@ -154,7 +161,7 @@ class Prefetcher:
         return self._traffic.of(file.origin).streams.share(file.version)
 
     def _order(self, file: OpenFile) -> Iterator[int]:
-        """All stripes; each ``count`` units that lie on servers of their own are read side by side."""
+        """All stripes; as many units, each on servers of its own, side by side as may be in flight."""
         stripes = range(stripe_count(file.version.size, self._stripe_size))
         batch = max(1, self._share(file) * file.unit // self._stripe_size)
         for start in range(0, len(stripes), batch):

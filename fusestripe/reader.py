@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import trio
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
+
+
+Data: TypeAlias = "memoryview | bytes | bytearray"
 
 
 class ReadStatistics(msgspec.Struct, frozen=True):
@@ -119,7 +122,7 @@ class Reader:
         handle.file.patterns.discard(handle.pattern)
         await self._files.let_go(handle.file)
 
-    async def read(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray:
+    async def read(self, handle: Handle, offset: int, length: int) -> Data:
         """The bytes from ``offset`` on, ``length`` of them or what there is before the end of the file.
 
         Valid until the caller's next checkpoint: a view of a stripe's memory is not copied. Raises
@@ -141,7 +144,7 @@ class Reader:
             self._bytes += length
         return data
 
-    def look(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray | None:
+    def look(self, handle: Handle, offset: int, length: int) -> Data | None:
         """Like ``read``, from any thread, where the bytes are in memory: ours, or a checked file's pages.
 
         None: they are not, and ``read`` has to be asked. Waits for nothing, not for the cache's disk either.
@@ -196,7 +199,7 @@ class Reader:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call, *arguments)
 
-    async def _read(self, handle: Handle, offset: int, length: int) -> memoryview | bytes | bytearray:
+    async def _read(self, handle: Handle, offset: int, length: int) -> Data:
         file = handle.file
         with self._lock:
             goes_on = handle.pattern.observe(offset, length)
@@ -214,9 +217,7 @@ class Reader:
             data += await read(file, piece, position)
         return data
 
-    async def _slice(
-        self, file: OpenFile, piece: Piece, position: tuple[int, int]
-    ) -> memoryview | bytes | bytearray:
+    async def _slice(self, file: OpenFile, piece: Piece, position: tuple[int, int]) -> Data:
         stripe = self._stripe(file, piece.index)
         view = None
         if stripe.filled >= piece.stop:
@@ -230,9 +231,7 @@ class Reader:
             self._stripes.release(stripe.key)
         return view
 
-    async def _read_small(
-        self, file: OpenFile, piece: Piece, position: tuple[int, int]
-    ) -> memoryview | bytes | bytearray:
+    async def _read_small(self, file: OpenFile, piece: Piece, position: tuple[int, int]) -> Data:
         found = await self._small.from_cache(file, piece)
         if found is not None:
             return found
@@ -261,16 +260,16 @@ class Reader:
         file.served_at = None if began else position
 
     def _begin_ahead(self, file: OpenFile, indexes: Iterable[int]) -> int:
-        """How many of ``indexes`` were begun; ends where the file has its number of stripes in flight."""
+        """How many of ``indexes`` were begun; ends where as many are in flight as may be."""
         began = loads = 0
         share = self._windows.in_flight(file)
         for index in indexes:
-            if len(file.in_flight) >= share:
-                break
             if file.present(index):
                 loads += 1
                 if loads > LOADS_AHEAD:
                     continue
+            elif len(file.in_flight) >= share:
+                break
             key = (file.version, index)
             if key in self._stripes:
                 continue
@@ -299,7 +298,8 @@ class Reader:
     def _count_in(self, file: OpenFile, index: int) -> None:
         # Before the work's first step, so that the file cannot go in between; _bring counts out.
         file.users += 1
-        file.in_flight.add(index)
+        if not file.present(index):
+            file.in_flight.add(index)
 
     async def _bring(self, file: OpenFile, stripe: Stripe) -> None:
         """The work of one stripe: from the cache if it is there and right, else from the origin and saved."""

@@ -60,8 +60,9 @@ class VersionReaders:
         self.expires = time.monotonic() + LIFETIME
         self._open = open_reader
         self._confirmation = Confirmation(ask)
-        self._lock = threading.Lock()
-        # Those used last stand at the end.
+        # Over all below; notified when an opening has come to its end.
+        self._changed = threading.Condition()
+        self._opening = 0
         self._readers: list[HeldReader] = []
 
     def confirm(self) -> None:
@@ -71,44 +72,60 @@ class VersionReaders:
     @contextmanager
     def reading(self, block: int) -> Iterator[HeldReader]:
         """A reader of the path, for a request for bytes of ``block``. Raises what opening raises."""
-        with self._lock:
-            chosen = self._idlest(block)
-            if chosen is not None:
-                chosen.busy[block] += 1
-        if chosen is None:
-            chosen = HeldReader(self._open())
-            chosen.busy[block] += 1
-            with self._lock:
-                if len(self._readers) < READERS:
-                    self._readers.append(chosen)
+        chosen = self._take(block) or self._open_another(block)
         try:
             yield chosen
         finally:
-            with self._lock:
+            with self._changed:
                 chosen.busy[block] -= 1
+
+    def _take(self, block: int) -> HeldReader | None:
+        """One that is there, for a request; None: another is to be opened, and has its place."""
+        with self._changed:
+            while True:
+                chosen = self._idlest(block)
+                may_open = len(self._readers) + self._opening < READERS
+                if may_open and (chosen is None or _weight(chosen, block) > (False, 0)):
+                    self._opening += 1
+                    return None
+                if chosen is not None:
+                    chosen.busy[block] += 1
+                    # Those used last stand at the end.
+                    self._readers.remove(chosen)
+                    self._readers.append(chosen)
+                    return chosen
+                self._changed.wait()
+
+    def _open_another(self, block: int) -> HeldReader:
+        opened = None
+        try:
+            opened = HeldReader(self._open())
+            opened.busy[block] += 1
+        finally:
+            with self._changed:
+                self._opening -= 1
+                if opened is not None:
+                    self._readers.append(opened)
+                self._changed.notify_all()
+        return opened
 
     def can_leave(self, block: int) -> bool:
         """Whether another reader than one that is slow may be had for ``block``."""
-        with self._lock:
+        with self._changed:
             return len(self._readers) < READERS or sum(block not in each.slow for each in self._readers) > 1
 
     def leave(self, reader: HeldReader, block: int) -> None:
         """``reader`` is slow for ``block``: others go before it from now on."""
-        with self._lock:
+        with self._changed:
             reader.slow.add(block)
 
     def _idlest(self, block: int) -> HeldReader | None:
-        """The reader with the least to do for ``block``; None where another should be opened."""
+        return min(self._readers, key=lambda reader: _weight(reader, block), default=None)
 
-        def weight(reader: HeldReader) -> tuple[bool, int]:
-            return block in reader.slow, reader.busy[block]
 
-        found = min(self._readers, key=weight, default=None)
-        if found is None or (weight(found) > (False, 0) and len(self._readers) < READERS):
-            return None
-        self._readers.remove(found)
-        self._readers.append(found)
-        return found
+def _weight(reader: HeldReader, block: int) -> tuple[bool, int]:
+    """What ``reader`` has to do for ``block``; the more the heavier, and most where it is slow."""
+    return block in reader.slow, reader.busy[block]
 
 
 class HeldReaders:

@@ -13,9 +13,9 @@ STEP = 1.5
 WORTH_A_STEP = 1.06
 NO_LOSS = 0.99
 # Measurements between two tries: at first, and at most after many in vain.
-REST = 12
+REST = 6
 LONGEST_REST = 96
-# Measurements that are averaged before a step is judged.
+# Measurements of which the best counts: what disturbs one makes it worse, never better.
 JUDGED = 2
 # What is left of the number when the origin says that it is too much.
 BACK_OFF = 0.7
@@ -32,7 +32,7 @@ class Climb:
 
     It is told what each number gave (``gave``), and doubles as long as that pays. Then it rests, and now and
     then tries a little more or a little less, more and more rarely while that changes nothing. An origin
-    that asks for less (``throttled``) gets less at once.
+    that asks for less (``throttled``) gets less at once, and is tried with more again later.
     """
 
     def __init__(self, start: int, most: int) -> None:
@@ -42,13 +42,13 @@ class Climb:
         self._rates: list[float] = []
         self._before: tuple[int, float] | None = None
         self._rest = REST
-        self._upward = False
+        self._upward = True
 
     def gave(self, rate: float) -> None:
-        """``count`` in flight, all the time, brought ``rate`` bytes a second. May change ``count``."""
+        """``count`` in flight bring ``rate`` bytes a second. May change ``count``."""
         self._rates.append(rate)
         if self._phase is _Phase.DOUBLING:
-            self._double(rate)
+            self._double()
         elif self._phase is _Phase.TRYING:
             if len(self._rates) >= JUDGED:
                 self._judge()
@@ -57,49 +57,54 @@ class Climb:
 
     def throttled(self) -> None:
         """The origin has asked for less."""
-        self._go(max(1, int(self.count * BACK_OFF)))
-        self._begin(_Phase.RESTING)
-        self._rest = LONGEST_REST
+        self._go(int(self.count * BACK_OFF))
+        self._phase = _Phase.RESTING
+        self._rest = 2 * REST
+        self._upward = True
 
-    def _double(self, rate: float) -> None:
-        if self._before is not None and rate < self._before[1] * WORTH_DOUBLING:
-            if rate < self._before[1] * WORTH_A_STEP:
-                self._go(self._before[0])
-            self._begin(_Phase.RESTING)
-            return
-        self._before = self.count, rate
-        self._go(self.count * 2)
-        if self.count == self._before[0]:
-            self._begin(_Phase.RESTING)
+    def _double(self) -> None:
+        if self._before is not None:
+            count, rate = self._before
+            gain = self._best() / rate if rate else 0.0
+            if gain < WORTH_DOUBLING:
+                if len(self._rates) >= JUDGED:
+                    self._phase = _Phase.RESTING
+                    self._go(count if gain < WORTH_A_STEP else self.count)
+                return
+        self._before = self.count, self._best()
+        if not self._go(self.count * 2):
+            self._phase = _Phase.RESTING
 
     def _try(self) -> None:
-        recent = self._rates[-JUDGED:]
-        self._before = self.count, sum(recent) / len(recent)
-        self._go(round(self.count * STEP) if self._upward else round(self.count / STEP))
-        if self.count == self._before[0]:
-            self._fail()
-        else:
-            self._begin(_Phase.TRYING)
+        self._before = self.count, self._best()
+        if not self._step():
+            self._upward = not self._upward
+            self._step()
+        self._phase = _Phase.TRYING
 
     def _judge(self) -> None:
         assert self._before is not None
         count, rate = self._before
-        gain = sum(self._rates) / len(self._rates) / rate if rate else 0.0
+        gain = self._best() / rate if rate else 0.0
+        self._phase = _Phase.RESTING
         if gain >= (WORTH_A_STEP if self._upward else NO_LOSS):
             self._rest = REST
-            self._begin(_Phase.RESTING)
+            self._rates.clear()
         else:
             self._go(count)
-            self._fail()
+            self._upward = not self._upward
+            self._rest = min(LONGEST_REST, self._rest * 2)
 
-    def _fail(self) -> None:
-        self._upward = not self._upward
-        self._rest = min(LONGEST_REST, self._rest * 2)
-        self._begin(_Phase.RESTING)
+    def _best(self) -> float:
+        return max(self._rates[-JUDGED:])
 
-    def _begin(self, phase: _Phase) -> None:
-        self._phase = phase
+    def _step(self) -> bool:
+        # Up at least by one, so that a single one does not stay alone.
+        more = max(self.count + 1, round(self.count * STEP))
+        return self._go(more if self._upward else round(self.count / STEP))
+
+    def _go(self, count: int) -> bool:
+        """Have that many from now on, or as many as may be; whether they are others than before."""
+        before, self.count = self.count, max(1, min(self._most, count))
         self._rates.clear()
-
-    def _go(self, count: int) -> None:
-        self.count = max(1, min(self._most, count))
+        return self.count != before

@@ -60,7 +60,7 @@ class Fetcher:
         self._traffic = traffic
         self._limiter = trio.CapacityLimiter(threads)
         self._timeout = timeout
-        self._requests = self._bytes = self._retries = self._errors = 0
+        self._requests = self._retries = self._errors = 0
         self._given_up: dict[tuple[ObjectVersion, int], _GivenUp] = {}
 
     async def fetch(self, origin: Origin, stripe: Stripe, offset: int) -> None:
@@ -83,24 +83,18 @@ class Fetcher:
             raise
         finally:
             traffic.streams.ended(stripe)
-        self._bytes += stripe.length
         traffic.fetched += stripe.length
 
     async def _persist(self, origin: Origin, stripe: Stripe, offset: int, traffic: Traffic) -> None:
         """Ask again, each time for what is still missing, as long as that may help."""
         backoff = Backoff(self._timeout)
-
-        def progressed() -> None:
-            backoff.progressed()
-            traffic.streams.passed()
-
         while True:
             self._requests += 1
             request = StripeRequest(
                 origin,
                 stripe,
                 offset,
-                progressed,
+                backoff.progressed,
                 stripes=self._stripes,
                 traffic=traffic,
                 limiter=self._limiter,
@@ -108,8 +102,6 @@ class Fetcher:
             try:
                 await request.run()
             except OriginError as error:
-                if isinstance(error, OriginUnavailable) and error.throttled:
-                    traffic.streams.throttled()
                 await backoff.after(error)
                 self._retries += 1
             else:
@@ -125,7 +117,7 @@ class Fetcher:
         """What was asked so far."""
         return FetchStatistics(
             requests=self._requests,
-            bytes=self._bytes,
+            bytes=self._traffic.fetched,
             retries=self._retries,
             errors=self._errors,
             hedged=self._traffic.hedged,

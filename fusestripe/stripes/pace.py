@@ -25,18 +25,16 @@ class Pace:
     def __init__(self) -> None:
         self._first_bytes: deque[float] = deque(maxlen=REMEMBERED)
         self._seconds_a_byte: deque[float] = deque(maxlen=REMEMBERED)
+        self._longest = 1
         self._usual: tuple[float, float] | None = None
 
     def note(self, first_byte: float, whole: float, length: int) -> None:
         """A request for ``length`` bytes had its first after ``first_byte`` seconds, all after ``whole``."""
-        self._first_bytes.append(first_byte)
-        self._seconds_a_byte.append((whole - first_byte) / length)
-        self._usual = None
-
-    @property
-    def first_byte(self) -> float:
-        """Seconds after which nearly all requests have their first byte; 0 where that is not known yet."""
-        return self._slow()[0] if self._first_bytes else 0.0
+        self._longest = max(self._longest, length)
+        if length > self._longest // 2:  # the short ones tell more of this machine than of the origin
+            self._first_bytes.append(first_byte)
+            self._seconds_a_byte.append((whole - first_byte) / length)
+            self._usual = None
 
     def late_after(self, arrived: int, *, idle: bool = False) -> float | None:
         """Seconds after which a request with ``arrived`` bytes is late; None: not known yet.
@@ -45,14 +43,11 @@ class Pace:
         """
         if len(self._first_bytes) < KNOWN:
             return None
-        first_byte, a_byte = self._slow()
-        factor, grace = (IDLE_FACTOR, IDLE_GRACE) if idle else (FACTOR, GRACE)
-        return factor * (first_byte + arrived * a_byte) + grace
-
-    def _slow(self) -> tuple[float, float]:
         if self._usual is None:
             self._usual = _quantile(self._first_bytes), _quantile(self._seconds_a_byte)
-        return self._usual
+        first_byte, a_byte = self._usual
+        factor, grace = (IDLE_FACTOR, IDLE_GRACE) if idle else (FACTOR, GRACE)
+        return factor * (first_byte + arrived * a_byte) + grace
 
 
 def _quantile(values: deque[float]) -> float:

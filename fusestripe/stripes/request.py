@@ -7,7 +7,9 @@ It takes the stripe over only once it is whole.
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
@@ -27,7 +29,8 @@ class _Answer:
     """What came for one request, from byte ``start`` of the stripe on, into ``view`` of all of it.
 
     ``is_first``: into the stripe's own memory, and told of as it comes. ``began_at`` and ``first_byte_at``
-    are None until then. The request's thread writes all but ``ended`` and ``error``.
+    are None until then. ``is_left``: nobody waits for its thread any more. The thread writes all but that,
+    ``ended`` and ``error``.
     """
 
     def __init__(self, view: memoryview, start: int, *, is_first: bool) -> None:
@@ -37,6 +40,8 @@ class _Answer:
         self.filled = start
         self.began_at: float | None = None
         self.first_byte_at: float | None = None
+        self.is_running = False
+        self.is_left = False
         self.ended = False
         self.error: Exception | None = None
 
@@ -75,7 +80,8 @@ class StripeRequest:
         self._traffic = traffic
         self._limiter = limiter
         self._clock = trio.lowlevel.current_clock()
-        # Over what answers tell of: nothing any more once this is over.
+        self._token = trio.lowlevel.current_trio_token()
+        # Over what answers tell of, nothing any more once this is over; and over what runs.
         self._lock = threading.Lock()
         self._is_over = False
 
@@ -95,9 +101,8 @@ class StripeRequest:
 
                 nursery.start_soon(bring, answers[0])
                 spare = await self._memory_once_late(answers[0])
-                if spare is not None:
-                    answers.append(self._second(answers[0], spare))
-                    nursery.start_soon(bring, answers[1])
+                answers.append(self._second(answers[0], spare))
+                nursery.start_soon(bring, answers[1])
         finally:
             with self._lock:
                 self._is_over = True
@@ -105,31 +110,60 @@ class StripeRequest:
                 self._stripes.give(self._conclude(answers, spare))
         self._judge(answers)
 
-    async def _memory_once_late(self, first: _Answer) -> Buffer | None:
-        """Memory for a second answer as soon as ``first`` is late; None where there is none."""
+    async def _memory_once_late(self, first: _Answer) -> Buffer:
+        """Memory for a second answer, once ``first`` is late, there is some, and one more may be asked."""
         while True:
-            now = self._clock.current_time()
-            due = now + LOOK_AGAIN
-            arrived, idle = first.filled - first.start, self._traffic.streams.idle
-            late = self._traffic.pace.late_after(arrived, idle=idle)
-            if late is not None and first.began_at is not None:
-                if now < first.began_at + late:
-                    due = min(due, first.began_at + late)
-                elif self._traffic.may_hedge(self._stripe.length - first.filled):
-                    return self._stripes.spare(self._stripe.length)
+            due = self._due(first)
+            if due <= self._clock.current_time():
+                whole = self._stripe.length
+                if self._traffic.may_hedge(whole - first.filled, whole):
+                    spare = self._stripes.spare(whole)
+                    if spare is not None:
+                        return spare
+                due = self._clock.current_time() + LOOK_AGAIN
             await trio.sleep_until(due)
+
+    def _due(self, first: _Answer) -> float:
+        """When to look whether ``first`` is late; not after now: it is."""
+        again = self._clock.current_time() + LOOK_AGAIN
+        if first.began_at is None or first.filled == self._stripe.length:
+            return again
+        idle = self._traffic.streams.idle
+        late = self._traffic.pace.late_after(first.filled - first.start, idle=idle)
+        return again if late is None else min(again, first.began_at + late)
 
     def _second(self, first: _Answer, spare: Buffer) -> _Answer:
         second = _Answer(spare.view, first.filled, is_first=False)
         second.view[: second.start] = first.view[: second.start]
+        self._traffic.doubles += 1
         self._traffic.hedged += self._stripe.length - second.start
         return second
+
+    def _conclude(self, answers: list[_Answer], spare: Buffer) -> Buffer:
+        """The memory that is not needed any more: of the answer that is not whole, or came second.
+
+        Where its thread still runs, it is used by nobody else (see BufferPool), and counts as a double until
+        that ends.
+        """
+        with self._lock:
+            left = [answer for answer in answers if answer.is_running]
+            for answer in left:
+                answer.is_left = True
+        self._traffic.doubles += len(left) - 1
+        if answers[0].is_whole or not answers[-1].is_whole:
+            return spare
+        old = self._stripes.exchange(self._stripe, spare)
+        self._stripe.advance(self._stripe.length)
+        return old
 
     async def _bring(self, answer: _Answer) -> None:
         try:
             await trio.to_thread.run_sync(self._ask, answer, limiter=self._limiter, abandon_on_cancel=True)
         except Exception as error:
+            _let_go(error)
             answer.error = error
+            if isinstance(error, OriginUnavailable) and error.throttled:
+                self._traffic.streams.throttled()
         else:
             if missing := self._stripe.length - answer.filled:
                 answer.error = OriginUnavailable(f"{missing} bytes of the answer are missing")
@@ -139,7 +173,6 @@ class StripeRequest:
 
     def _ask(self, answer: _Answer) -> None:
         """In a thread."""
-        answer.began_at = self._clock.current_time()
 
         def progress(arrived: int) -> None:
             if answer.first_byte_at is None:
@@ -148,8 +181,18 @@ class StripeRequest:
             self._tell(answer)
             self._progressed()
 
+        answer.is_running = True
+        answer.began_at = self._clock.current_time()
         into = answer.view[answer.start :]
-        self._origin.read_range(self._stripe.key[0], self._offset + answer.start, into, progress)
+        try:
+            self._origin.read_range(self._stripe.key[0], self._offset + answer.start, into, progress)
+        finally:
+            with self._lock:
+                answer.is_running = False
+                was_left = answer.is_left
+            if was_left:
+                with suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self._traffic.double_ended)
 
     def _tell(self, answer: _Answer) -> None:
         with self._lock:
@@ -157,14 +200,6 @@ class StripeRequest:
                 raise Superseded
             if answer.is_first:
                 self._stripe.advance(answer.filled)
-
-    def _conclude(self, answers: list[_Answer], spare: Buffer) -> Buffer:
-        """The memory that is not needed any more: of the answer that is not whole, or came second."""
-        if answers[0].is_whole or not answers[-1].is_whole:
-            return spare
-        old = self._stripes.exchange(self._stripe, spare)
-        self._stripe.advance(self._stripe.length)
-        return old
 
     def _note(self, answer: _Answer) -> None:
         assert answer.began_at is not None
@@ -181,3 +216,10 @@ class StripeRequest:
         error = next(final, None) or answers[0].error
         assert error is not None
         raise error
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Have ``error`` hold none of the memory that was to be filled: the frames of its traceback do."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

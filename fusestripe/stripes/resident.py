@@ -219,10 +219,9 @@ class ResidentStripes:
         await stripe.provide()
 
     def spare(self, length: int) -> Buffer | None:
-        """Memory for a second answer, if there is any; to ``exchange`` or ``give``."""
-        self._drop_idle(length)
+        """Memory for a second answer, if there is some to spare; to ``exchange`` or ``give``."""
         try:
-            return self._pool.try_take(length, urgent=True)
+            return self._pool.try_take(length, urgent=False)
         except OSError:
             return None
 

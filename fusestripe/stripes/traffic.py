@@ -9,11 +9,15 @@ import msgspec
 from fusestripe.origins.base import Origin
 from fusestripe.stripes.pace import Pace
 from fusestripe.stripes.tuning import Streams
+from fusestripe.units import MIB
 
 __all__ = ["Traffic", "TrafficStatistics", "TrafficTable"]
 
 # Of the bytes fetched, those asked for a second time are less than this share.
 HEDGED_SHARE = 0.05
+# Requests that have a second one, or lost to it and still run, at most: each has a thread and its memory.
+HEDGED_AT_ONCE = 8
+HEDGED_MEMORY = 64 * MIB
 
 
 class TrafficStatistics(msgspec.Struct, frozen=True):
@@ -29,17 +33,26 @@ class TrafficStatistics(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """The requests to one origin. ``fetched`` and ``hedged`` are bytes: all, and those asked for twice."""
+    """The requests to one origin. ``fetched`` and ``hedged`` are bytes: all, and those asked for twice.
+
+    ``doubles`` is how many requests have a second one, or lost to it and still run.
+    """
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
         self.pace = Pace()
         self.fetched = 0
         self.hedged = 0
+        self.doubles = 0
 
-    def may_hedge(self, length: int) -> bool:
-        """Whether ``length`` bytes more may be asked for a second time."""
-        return self.hedged + length < HEDGED_SHARE * self.fetched
+    def may_hedge(self, length: int, whole: int) -> bool:
+        """Whether ``length`` bytes more, of a stripe of ``whole``, may be asked for a second time."""
+        at_once = max(1, min(HEDGED_AT_ONCE, HEDGED_MEMORY // whole))
+        return self.doubles < at_once and self.hedged + length < HEDGED_SHARE * self.fetched
+
+    def double_ended(self) -> None:
+        """One that lost runs no more."""
+        self.doubles -= 1
 
     def statistics(self) -> TrafficStatistics:
         """How it stands now."""
@@ -64,6 +77,11 @@ class TrafficTable:
         if traffic is None:
             traffic = self._traffics[origin] = Traffic(self._streams(origin))
         return traffic
+
+    @property
+    def fetched(self) -> int:
+        """Bytes that came, from all origins."""
+        return sum(traffic.fetched for traffic in self._traffics.values())
 
     @property
     def hedged(self) -> int:

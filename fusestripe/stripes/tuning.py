@@ -5,38 +5,36 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
+import msgspec
 import trio
 
 from fusestripe.origins.base import Origin, SpreadOrigin
 from fusestripe.stripes.climb import Climb
 from fusestripe.stripes.resident import Stripe
-from fusestripe.units import MIB, ObjectVersion
+from fusestripe.units import ObjectVersion
 
-__all__ = ["START", "START_SPREAD", "FixedStreams", "Streams", "TunedStreams", "climb_for"]
+__all__ = ["FixedStreams", "Streams", "TunedStreams", "climb_for"]
 
 # What one file needs to fill a 10 Gb/s card from stores that give 50 to 100 MB/s a connection.
 START = 16
 # Of an origin whose files lie on many servers: some idle by chance unless there are many more than servers.
 START_SPREAD = 48
-# A number in flight is judged by what comes in so many seconds, and in so many bytes for each of them.
+# A number in flight is judged by what comes in so many seconds, and until that many stripes have come.
 JUDGED_SECONDS = 0.3
-JUDGED_BYTES = 2 * MIB
-# An eighth may be between two stripes at any moment.
-SLACK = 8
-# After a change, at least so many seconds pass before the new number is judged.
-SETTLING = 0.1
+# On the average so much of it has to be in flight meanwhile: where readers want less, that says nothing.
+MOSTLY = 0.75
 # Answers that ask for less, within so many seconds, count as one.
 THROTTLED_SECONDS = 1.0
 
 
 def climb_for(origin: Origin, buffers: int) -> Climb:
-    """How the number for ``origin`` is looked for; half of ``buffers`` stripes of memory wait to be read."""
+    """How the number for ``origin`` is looked for. Of ``buffers`` stripes of memory, most wait to be read."""
     start = START_SPREAD if isinstance(origin, SpreadOrigin) else START
-    return Climb(start, max(1, buffers // 2))
+    return Climb(start, max(1, buffers * 3 // 8))
 
 
 class Streams(Protocol):
-    """The requests to one origin in flight, and how many may be. On the event loop, but for ``passed``."""
+    """The requests to one origin in flight, and how many may be. On the event loop."""
 
     @property
     def allowed(self) -> int:
@@ -59,10 +57,6 @@ class Streams(Protocol):
 
     def began(self, stripe: Stripe) -> None:
         """A request for ``stripe`` begins."""
-        ...
-
-    def passed(self) -> None:
-        """From any thread, often: bytes came."""
         ...
 
     def ended(self, stripe: Stripe) -> None:
@@ -101,9 +95,6 @@ class FixedStreams:
         """See Streams."""
         self._flights += 1
 
-    def passed(self) -> None:
-        """See Streams."""
-
     def ended(self, stripe: Stripe) -> None:
         """See Streams."""
         self._flights -= 1
@@ -115,7 +106,8 @@ class FixedStreams:
 class TunedStreams:
     """As many as ``climb`` finds, shared by the files that are fetched at once.
 
-    A number is judged only while that many are in flight: where readers want less, less says nothing.
+    What a number brings is what one request brings while it runs, times the number: a pause of the readers
+    does not count against it.
     """
 
     tuned = True
@@ -123,14 +115,14 @@ class TunedStreams:
     def __init__(self, climb: Climb) -> None:
         self._climb = climb
         self._clock = trio.lowlevel.current_clock()
-        self._token = trio.lowlevel.current_trio_token()
         # The stripes in flight, with the bytes that they had before; and how many each version has of them.
         self._flights: dict[Stripe, int] = {}
         self._files: Counter[ObjectVersion] = Counter()
+        # Bytes of those that have ended; seconds that requests took, all together, up to a moment.
         self._arrived = 0
-        # When to look next, and the time and the bytes at which this measurement began.
-        self._due = 0.0
-        self._mark: tuple[float, int] | None = None
+        self._stream_seconds = 0.0
+        self._counted_at = self._clock.current_time()
+        self._mark: _Mark | None = None
         self._throttled_at = -THROTTLED_SECONDS
 
     @property
@@ -150,16 +142,15 @@ class TunedStreams:
 
     def began(self, stripe: Stripe) -> None:
         """See Streams."""
+        self._count()
         self._flights[stripe] = stripe.filled
         self._files[stripe.key[0]] += 1
-
-    def passed(self) -> None:
-        """See Streams."""
-        if self._clock.current_time() >= self._due:
-            self._token.run_sync_soon(self._look, idempotent=True)
+        if self._mark is None and len(self._flights) >= self._climb.count:
+            self._mark = self._measure(stripes=0)
 
     def ended(self, stripe: Stripe) -> None:
         """See Streams."""
+        self._count()
         self._look()
         self._arrived += stripe.filled - self._flights.pop(stripe)
         version = stripe.key[0]
@@ -173,34 +164,41 @@ class TunedStreams:
         if now - self._throttled_at >= THROTTLED_SECONDS:
             self._throttled_at = now
             self._climb.throttled()
-            self._settle(now)
+            self._mark = None
+
+    def _count(self) -> None:
+        now = self._clock.current_time()
+        self._stream_seconds += len(self._flights) * (now - self._counted_at)
+        self._counted_at = now
+
+    def _measure(self, *, stripes: int) -> _Mark:
+        arrived = self._arrived + sum(stripe.filled - had for stripe, had in self._flights.items())
+        return _Mark(self._counted_at, arrived, self._stream_seconds, stripes)
 
     def _look(self) -> None:
-        now = self._clock.current_time()
-        if now < self._due:
+        """A stripe has come: is what came since the mark enough to judge by?"""
+        since = self._mark
+        if since is None:
             return
+        self._mark = since = msgspec.structs.replace(since, stripes=since.stripes + 1)
+        seconds = self._counted_at - since.at
         count = self._climb.count
-        if len(self._flights) < count - count // SLACK:
-            self._mark = None
-            self._due = now + SETTLING
+        if seconds < JUDGED_SECONDS or since.stripes < count:
             return
-        bytes_now = self._arrived + sum(stripe.filled - had for stripe, had in self._flights.items())
-        if self._mark is None:
-            self._mark = now, bytes_now
-            self._due = now + JUDGED_SECONDS
+        now = self._measure(stripes=0)
+        self._mark = now
+        stream_seconds = now.stream_seconds - since.stream_seconds
+        if stream_seconds < MOSTLY * count * seconds:
             return
-        since, had = self._mark
-        if bytes_now - had < JUDGED_BYTES * count:
-            self._due = now + SETTLING
-            return
-        self._climb.gave((bytes_now - had) / (now - since))
-        if self._climb.count == count:
-            self._mark = now, bytes_now
-            self._due = now + JUDGED_SECONDS
-        else:
-            self._settle(now)
+        self._climb.gave(count * (now.arrived - since.arrived) / stream_seconds)
+        if self._climb.count != count:
+            self._mark = None  # until as many are in flight
 
-    def _settle(self, now: float) -> None:
-        """Requests made from now on have to get under way before what comes says anything."""
-        self._mark = None
-        self._due = now + SETTLING
+
+class _Mark(msgspec.Struct, frozen=True):
+    """Where a measurement began: time, bytes and stream-seconds until then, stripes that came since."""
+
+    at: float
+    arrived: int
+    stream_seconds: float
+    stripes: int

@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from fusestripe.errors import NotFound, OriginError, VersionChanged
-from fusestripe.origins.base import Entry, Origin, is_path
+from fusestripe.origins.base import Entry, Origin, Superseded, is_path
 from fusestripe.units import ObjectVersion
 
 __all__ = ["TEN_THOUSAND", "KeyConformance", "OriginConformance", "Store", "fetch"]
@@ -294,6 +294,23 @@ class OriginConformance:
         origin.read_range(pinned(origin, "big"), 10, buffer, progress)
         assert reported[-1] == SIZE - 10
         assert len(reported) > 3, "a reader would wait for the whole range"
+
+    def test_a_request_that_is_superseded_ends_and_leaves_nothing_behind(
+        self, store: Store, origin: Origin
+    ) -> None:
+        data = random.Random(4).randbytes(SIZE)
+        store.put("file", data)
+        version = origin.version("file", origin.stat("file"))
+        into = bytearray(SIZE)
+
+        def superseded(_arrived: int) -> None:
+            raise Superseded
+
+        for _ in range(3):
+            with pytest.raises(Superseded):
+                origin.read_range(version, 0, memoryview(into), superseded)
+        # What was left of that answer meets no other.
+        assert fetch(origin, version, 1000, SIZE - 1000) == data[1000:]
 
     def test_many_threads_at_once(self, store: Store, origin: Origin) -> None:
         data = random.Random(3).randbytes(SIZE)

@@ -14,6 +14,7 @@ import trio
 
 from fusestripe.errors import OriginUnavailable, VersionChanged
 from fusestripe.origins.base import Progress, Superseded
+from fusestripe.stripes.memory import Buffer
 from fusestripe.stripes.traffic import HEDGED_SHARE
 from fusestripe.units import ObjectVersion
 from tests.support.memory_origin import MemoryOrigin
@@ -61,6 +62,13 @@ class Stalling(MemoryOrigin):
                 self.ended.append(error)
                 raise
             self.ended.append(None)
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with other work holds requests up too; those are not meant here."""
+    monkeypatch.setattr("fusestripe.stripes.pace.IDLE_GRACE", 0.5)
+    monkeypatch.setattr("fusestripe.stripes.pace.GRACE", 0.5)
 
 
 @contextmanager
@@ -198,6 +206,63 @@ async def test_memory_comes_back_whoever_wins(nursery: trio.Nursery, tmp_path: P
         assert await read_all(house) == CONTENT
         assert house.fetcher.statistics().hedged
         await until(lambda: used_after_trim(house) == 0)
+
+
+async def test_one_that_has_told_its_last_byte_is_not_late(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """Its origin may take time to vouch for them, or to close what it has open."""
+    origin = Stalling(set(), lambda *_: None)
+    plain = origin.read_range
+
+    def linger(version: ObjectVersion, offset: int, into: memoryview, progress: Progress) -> None:
+        plain(version, offset, into, progress)
+        if offset == LATE * STRIPE:
+            _wait(threading.Event(), 1.5)
+
+    origin.read_range = linger  # type: ignore[method-assign]
+    house = House(nursery, tmp_path, origin=origin)
+    assert await read_all(house) == CONTENT
+    assert origin.times[LATE] == 1
+    assert house.fetcher.statistics().hedged == 0
+
+
+async def test_where_there_is_no_memory_now_there_may_be_later(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held() as release:
+        origin = Stalling({LATE}, lambda *_: _wait(release))
+        house = House(nursery, tmp_path, origin=origin)
+        spare, refused = house.stripes.spare, 0
+
+        def none_at_first(length: int) -> Buffer | None:
+            nonlocal refused
+            refused += 1
+            return None if refused < 3 else spare(length)
+
+        monkeypatch.setattr(house.stripes, "spare", none_at_first)
+        assert await read_all(house) == CONTENT
+        assert refused == 3
+
+
+async def test_few_are_doubled_at_once_and_losers_count_until_they_end(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fusestripe.stripes.traffic.HEDGED_AT_ONCE", 1)
+    with held() as release:
+        origin = Stalling({LATE, LATE + 5}, lambda *_: _wait(release))
+        house = House(nursery, tmp_path, origin=origin)
+        traffic = house.traffic.of(origin)
+        traffic.fetched = 100 * len(CONTENT)  # as after a long life
+        handle = await house.open()
+        with trio.fail_after(20):
+            for index in range(LATE + 1):
+                await house.reader.read(handle, index * STRIPE, STRIPE)
+            assert traffic.doubles == 1
+            with trio.move_on_after(2):
+                await house.reader.read(handle, (LATE + 5) * STRIPE, STRIPE)
+            assert origin.times[LATE + 5] == 1
+            release.set()
+            assert await house.read_all(handle, STRIPE) == CONTENT
+            await until(lambda: traffic.doubles == 0)
 
 
 async def test_cancelled_while_both_are_under_way(tmp_path: Path) -> None:

@@ -52,4 +52,24 @@ def test_the_pace_follows_what_was_lately() -> None:
         pace.note(1.0, 10.0, 8 * MIB)
     for _ in range(100):
         pace.note(0.01, 0.1, 8 * MIB)
-    assert pace.first_byte == 0.01
+    assert pace.late_after(0) == FACTOR * 0.01 + GRACE
+
+
+def test_short_requests_say_nothing_of_long_ones() -> None:
+    pace = Pace()
+    for _ in range(KNOWN):
+        pace.note(0.01, 0.1, 8 * MIB)
+    late = pace.late_after(8 * MIB)
+    for _ in range(100):
+        pace.note(0.01, 0.1, 100)
+    assert pace.late_after(8 * MIB) == late
+
+
+def test_late_comes_sooner_where_a_second_request_takes_nothing_from_others() -> None:
+    pace = Pace()
+    for _ in range(KNOWN):
+        pace.note(0.01, 0.1, 8 * MIB)
+    sooner, later = pace.late_after(0, idle=True), pace.late_after(0)
+    assert sooner is not None
+    assert later is not None
+    assert sooner < later

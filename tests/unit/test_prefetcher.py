@@ -104,9 +104,9 @@ async def test_a_bad_stripe_that_is_still_in_memory_is_fetched_again(
     house = House(nursery, tmp_path)
     file = await open_file(house)
     await house.prefetcher.prefetch(file, Headway())
-    last = len(CONTENT) // STRIPE
-    assert (house.version(), last) in house.stripes
-    damage(tmp_path, last * STRIPE + 100)
+    stripes = range(len(CONTENT) // STRIPE)
+    kept = next(index for index in stripes if (house.version(), index) in house.stripes)
+    damage(tmp_path, kept * STRIPE + 100)
     await house.prefetcher.prefetch(file, Headway())
     await house.prefetcher.check(file, Headway())
 

@@ -261,9 +261,11 @@ async def test_the_time_out_counts_from_the_last_byte_and_not_from_the_failure(
 
 
 async def test_a_fetch_that_failed_holds_no_memory(
-    nursery: trio.Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    nursery: trio.Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # pytest keeps what is logged, the error with it
+    gc.disable()  # cycles would hold it until the next collection, which may be long after
+    request.addfinalizer(gc.enable)
     house = House(nursery, tmp_path, timeout=0.1, origin=MemoryOrigin({"file": CONTENT[:STRIPE]}))
     handle = await house.open()
     memory: list[weakref.ref[object]] = []
@@ -281,7 +283,6 @@ async def test_a_fetch_that_failed_holds_no_memory(
             await trio.sleep(0.01)  # the thread that delivered the error is about to let go of it
             house.stripes.trim()
             house.pool.trim()
-            gc.collect()
 
 
 async def _read_or_none(house: House, handle: Handle) -> bytes | None:

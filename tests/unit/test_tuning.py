@@ -48,16 +48,24 @@ class Simulation:
             before = stripe.filled
             stripe.filled = min(STRIPE, stripe.filled + math.ceil(each))
             self.arrived += stripe.filled - before
-            self.streams.passed()
             if stripe.filled == STRIPE:
                 self.streams.ended(stripe)
                 del self.running[stripe]
 
-    async def run(self, seconds: float, versions: list[ObjectVersion], limit: int = 10_000) -> float:
-        """Bytes a second in the last half of the time; ``limit`` is what the readers want at most."""
+    async def run(
+        self,
+        seconds: float,
+        versions: list[ObjectVersion],
+        limit: int = 10_000,
+        reads: Callable[[float], bool] = lambda now: True,
+    ) -> float:
+        """Bytes a second in the last half of the time; ``limit`` is what the readers want at most.
+
+        ``reads`` says when they want anything.
+        """
         half = 0.0
         for step in range(int(seconds / TICK)):
-            for version in versions:
+            for version in versions if reads(step * TICK) else ():
                 while (
                     sum(stripe.key[0] == version for stripe in self.running) < self.streams.share(version)
                     and len(self.running) < limit
@@ -125,3 +133,11 @@ def test_a_fixed_number_is_of_each_file() -> None:
     streams = FixedStreams(5)
     assert streams.share(version("a")) == streams.share(version("b")) == streams.allowed == 5
     assert not streams.tuned
+
+
+async def test_pauses_of_the_readers_do_not_count_against_a_number(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    origin = Simulation(lambda count: 50e6, 0.01)
+    await origin.run(12, [version("a")], reads=lambda now: now % 0.7 < 0.5)
+    assert origin.streams.allowed >= 48
