@@ -95,8 +95,13 @@ def test_a_datanode_says_nothing(cluster: HdfsCluster, tmp_path: Path) -> None:
 def test_erasure_coded_with_two_datanodes_gone(cluster: HdfsCluster, tmp_path: Path) -> None:
     """RS-3-2: any three of five units give the bytes."""
     assert "RS-3-2" in cluster.shell("ec", "-getPolicy", "-path", "/coded/file")
-    units = [len(line.split()) for line in cluster.shell("hosts", "/coded/file").splitlines()]
-    assert units == [5] * 16 + [3], "groups of 3 MiB lie on all DataNodes, the short one on three"
+
+    def lies_everywhere() -> bool:
+        """Groups of 3 MiB on all DataNodes, the short one on three, once each has told of its units."""
+        units = [len(line.split()) for line in cluster.shell("hosts", "/coded/file").splitlines()]
+        return units == [5] * 16 + [3]
+
+    cluster.wait_for(lies_everywhere)
 
     def kill() -> None:
         cluster.datanodes[2].kill()
