@@ -99,8 +99,8 @@ class ReplicaStreams:
     def chunks(self, readers: VersionReaders, unit: int, offset: int, length: int) -> Chunks:
         """``length`` bytes from ``offset`` on, in order, of a file in blocks of ``unit`` bytes.
 
-        Fewer where hdfs-native gives fewer, or more than a block has. Raises what it raises, and LastBlockOpen
-        before the first byte where the file is not as long.
+        Fewer where hdfs-native gives fewer, or more than a block has. Raises what it raises, and
+        LastBlockOpen before the first byte where the file is not as long.
         """
         end = offset + length
         while offset < end:
