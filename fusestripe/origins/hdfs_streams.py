@@ -99,8 +99,8 @@ class ReplicaStreams:
     def chunks(self, readers: VersionReaders, unit: int, offset: int, length: int) -> Chunks:
         """``length`` bytes from ``offset`` on, in order, of a file in blocks of ``unit`` bytes.
 
-        Fewer where hdfs-native gives fewer. Raises what it raises, and LastBlockOpen before the first byte
-        where the file is not as long.
+        Fewer where hdfs-native gives fewer, or more than a block has. Raises what it raises, and
+        LastBlockOpen before the first byte where the file is not as long.
         """
         end = offset + length
         while offset < end:
@@ -112,6 +112,8 @@ class ReplicaStreams:
                 try:
                     with closing(self._stream(reader, offset, stop - offset, may_leave)) as stream:
                         for chunk in stream:
+                            if len(chunk) > stop - offset:
+                                return  # nobody knows what they are
                             offset += len(chunk)
                             yield chunk
                 except _Late:
@@ -124,30 +126,30 @@ class ReplicaStreams:
         """Raises _Late where it ``may_leave``. What is done with a chunk is no time of the replica's."""
         stream = iter(reader.stream(offset, length))
         chunk = self._first_chunk(stream, may_leave)
-        missing = length - len(chunk)
-        arrived = noted = 0
+        first = noted = len(chunk or b"")
+        came = 0
         waited = noted_at = 0.0
-        while chunk:
+        # A chunk may be empty: of a cell of an erasure-coded file that lies before the range.
+        while chunk is not None:
+            came += len(chunk)
             yield chunk
-            late = self._pace.late(arrived)
-            is_late = may_leave and missing > 0 and late is not None and waited > late
-            if arrived > noted and (arrived - noted >= PIECE or is_late or not missing):
-                self._pace.note(waited - noted_at, arrived - noted)
-                noted, noted_at = arrived, waited
+            late = self._pace.late(came - first)
+            is_late = may_leave and came < length and late is not None and waited > late
+            if came > noted and (came - noted >= PIECE or is_late or came == length):
+                self._pace.note(waited - noted_at, came - noted)
+                noted, noted_at = came, waited
             if is_late:
                 raise _Late
             began = time.monotonic()
-            chunk = next(stream, b"")
+            chunk = next(stream, None)
             waited += time.monotonic() - began
-            arrived += len(chunk)
-            missing -= len(chunk)
 
-    def _first_chunk(self, stream: Iterator[bytes], may_leave: bool) -> bytes:
-        """Raises _Late where it does not come in time; the request is left behind then."""
+    def _first_chunk(self, stream: Iterator[bytes], may_leave: bool) -> bytes | None:
+        """None where there is none. Raises _Late where it is not there in time; it is left behind then."""
         began = time.monotonic()
-        future = self._threads.begin(lambda: next(stream, b"")) if may_leave else None
+        future = self._threads.begin(lambda: next(stream, None)) if may_leave else None
         if future is None:
-            chunk = next(stream, b"")
+            chunk = next(stream, None)
             self._pace.note_first(time.monotonic() - began)
             return chunk
         while True:

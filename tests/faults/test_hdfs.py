@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.support.mounted_store import content
 SIZE = 48 * MIB + 12_345
 CONTENT = content(SIZE, 1)
 PART = MIB
+BOUND = 30.0
+"""Seconds within which a read must have failed: nothing hangs."""
 SILENCE = {"dfs.client.socket-timeout": "1000"}
 """A DataNode that says nothing for 1 s is left: what a site may set in its files, here for who reads."""
 
@@ -92,11 +95,17 @@ def test_a_datanode_says_nothing(cluster: HdfsCluster, tmp_path: Path) -> None:
         cluster.datanodes[1].go_on()
 
 
+def replicas(cluster: HdfsCluster, path: str) -> list[int]:
+    """How many DataNodes have told of each block, or of a unit of each group."""
+    return [len(line.split()) for line in cluster.shell("hosts", path).splitlines()]
+
+
 def test_erasure_coded_with_two_datanodes_gone(cluster: HdfsCluster, tmp_path: Path) -> None:
     """RS-3-2: any three of five units give the bytes."""
     assert "RS-3-2" in cluster.shell("ec", "-getPolicy", "-path", "/coded/file")
-    units = [len(line.split()) for line in cluster.shell("hosts", "/coded/file").splitlines()]
-    assert units == [5] * 16 + [3], "groups of 3 MiB lie on all DataNodes, the short one on three"
+
+    # Groups of 3 MiB lie on all DataNodes, the short one on three.
+    cluster.wait_for(lambda: replicas(cluster, "/coded/file") == [5] * 16 + [3])
 
     def kill() -> None:
         cluster.datanodes[2].kill()
@@ -106,6 +115,45 @@ def test_erasure_coded_with_two_datanodes_gone(cluster: HdfsCluster, tmp_path: P
         assert read_with_a_fault(cluster, "/coded/file", tmp_path, kill) == MD5
     finally:
         revive(cluster, 2, 3)
+
+
+def rot(files: Iterable[Path]) -> None:
+    """One byte of each is another."""
+    for path in files:
+        with open(path, "r+b") as file:
+            file.seek(path.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("rotten", [2, 5], ids=["some replicas", "every replica"])
+def test_blocks_that_rot_on_their_datanodes(cluster: HdfsCluster, tmp_path: Path, rotten: int) -> None:
+    """Another replica is taken; where there is none, reads fail. Never a wrong byte."""
+    before = [cluster.block_files(number) for number in range(5)]
+    path = f"/rotten-{rotten}/file"
+    cluster.shell.put(path, CONTENT)
+    cluster.wait_for(lambda: replicas(cluster, path) == [3] * 49)
+    for number in range(rotten):
+        rot(cluster.block_files(number) - before[number])
+    with mounted(
+        f"{cluster.url}/rotten-{rotten}",
+        tmp_path / "mnt",
+        cache_dir=tmp_path / "cache",
+        environment=cluster.environment,
+        complaints=True,
+        stripe_size="1MiB",
+        timeout=3,
+    ) as mount:
+        if rotten < 5:
+            assert hashlib.md5((mount.path / "file").read_bytes()).hexdigest() == MD5
+            return
+        with open(mount.path / "file", "rb", buffering=0) as file:
+            start = time.monotonic()
+            with pytest.raises(OSError, match=r"Errno 5\b"):
+                os.pread(file.fileno(), PART, 0)
+            assert time.monotonic() - start < BOUND
+        assert any("no DataNode gives its bytes" in line for line in mount.complaints())
 
 
 def test_failover_by_hand(pair: HdfsCluster, tmp_path: Path) -> None:

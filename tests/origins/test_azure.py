@@ -8,7 +8,7 @@ import pytest
 
 from fusestripe.origins.base import Origin, OriginOptions
 from fusestripe.origins.registry import open_origin
-from tests.origins.conformance import ODD_NAMES, KeyConformance, Store
+from tests.origins.conformance import MIB, ODD_NAMES, KeyConformance, Store, fetch, pinned
 from tests.support.azure_server import AzureServer
 
 PREFIX = "some/prefix with blank"
@@ -80,3 +80,14 @@ class TestDirectoriesThatAreBlobs(TestConformance):
         entries = {entry.name: entry.is_dir for page in pages for entry in page}
         assert [name for name, is_dir in entries.items() if is_dir] == ["file-0050-dir"]
         assert len(entries) == 101
+
+
+@pytest.mark.usefixtures("azure")
+def test_offsets_beyond_four_gib(azure_server: AzureServer, azure_container: str) -> None:
+    block, times, last = b"begin" + bytes(8 * MIB - 8) + b"end", 640, b"the last"
+    azure_server.put_repeated(azure_container, "large", block, times, last)
+    origin = open_origin(f"az://{azure_container}", OriginOptions(endpoint=azure_server.endpoint))
+    version = pinned(origin, "large")
+    assert version.size == 5 * 1024 * MIB + len(last)
+    assert fetch(origin, version, 4 * 1024 * MIB - 4, 10) == b"\0endbegin\0"
+    assert fetch(origin, version, 5 * 1024 * MIB - 3, 11) == b"endthe last"

@@ -15,6 +15,7 @@ import obstore
 import urllib3
 from azure.storage.blob import (
     AccountSasPermissions,
+    BlobBlock,
     BlobServiceClient,
     PublicAccess,
     ResourceTypes,
@@ -90,6 +91,13 @@ class AzureServer:
         with ThreadPoolExecutor(8) as pool:
             for _ in pool.map(lambda pair: obstore.put(store, pair[0], pair[1]), items.items()):
                 pass
+
+    def put_repeated(self, container: str, key: str, block: bytes, times: int, last: bytes) -> None:
+        """A large blob of few bytes: ``block`` as often as that, and ``last`` behind."""
+        blob = self.client.get_blob_client(container, key)
+        for name, data in (("body", block), ("tail", last)):
+            blob.stage_block(name, data)
+        blob.commit_block_list([BlobBlock(name) for name in ["body"] * times + ["tail"]])
 
     def delete(self, container: str, key: str) -> None:
         """Delete the object at ``key``."""

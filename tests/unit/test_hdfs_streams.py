@@ -171,14 +171,29 @@ def test_what_a_stream_raises_is_raised(streams: ReplicaStreams, failing: int) -
     assert replicas.opened[0].asked == [(0, UNIT)], "asking again is not its to decide"
 
 
-def test_a_stream_that_ends_early_ends_the_range(streams: ReplicaStreams) -> None:
-    class Short(Reader):
-        def read_range_stream(self, offset: int, length: int) -> Iterator[bytes]:
-            """Half of it."""
-            return super().read_range_stream(offset, length // 2)
+@pytest.mark.parametrize(
+    ("change", "right"),
+    [
+        (lambda chunks: chunks[: len(chunks) // 2], UNIT // 2),
+        (lambda chunks: [], 0),
+        (lambda chunks: [b"", *chunks[:3], b"", b"", *chunks[3:], b""], 2 * UNIT),
+        (lambda chunks: [*chunks, b"x"], UNIT),
+        (lambda chunks: [b"".join(chunks) + b"x"], 0),
+    ],
+    ids=["half", "none", "empty chunks between", "one more byte", "one more in a chunk"],
+)
+def test_a_stream_that_is_not_what_it_should_be(
+    streams: ReplicaStreams, change: Callable[[list[bytes]], list[bytes]], right: int
+) -> None:
+    """The right bytes as far as they are known to be; who asked counts them. Empty chunks mean nothing."""
 
-    readers = VersionReaders(lambda: cast(Any, Short(0, lambda number, offset: None)), lambda: None)
-    assert b"".join(streams.chunks(readers, UNIT, 0, 2 * UNIT)) == DATA[: UNIT // 2]
+    class Other(Reader):
+        def read_range_stream(self, offset: int, length: int) -> Iterator[bytes]:
+            """Changed."""
+            return iter(change(list(super().read_range_stream(offset, length))))
+
+    readers = VersionReaders(lambda: cast(Any, Other(0, lambda number, offset: None)), lambda: None)
+    assert b"".join(streams.chunks(readers, UNIT, 0, 2 * UNIT)) == DATA[:right]
 
 
 def test_a_range_into_a_block_that_is_open_is_refused_first(streams: ReplicaStreams) -> None:

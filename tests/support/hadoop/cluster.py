@@ -163,6 +163,11 @@ class HdfsCluster:
         """Where a DataNode serves blocks."""
         return self._addresses[number], self._datanode_ports[number][0]
 
+    def block_files(self, number: int) -> set[Path]:
+        """The files in which that DataNode keeps the bytes of blocks."""
+        found = (self._directory / f"datanode-{number}" / "data").rglob("blk_*")
+        return {path for path in found if path.suffix != ".meta"}
+
     def __enter__(self) -> HdfsCluster:
         try:
             self.start()
