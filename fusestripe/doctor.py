@@ -239,11 +239,11 @@ def try_reading(what: str, answers: str, opened: Origin) -> Finding:
     try:
         found = first_file(opened)
     except PermissionDenied as error:
-        text = f"{answers} and lists nothing, so whether its files can be read is not known: {error.message}"
+        text = f"{answers} but no file was found to try, so whether they can be read is not known: {error.message}"
         mend = f"fusestripe bench {opened.url.rstrip('/')}/NAME tries one"
         return Finding(what, "warning", text, mend)
     if found is None:
-        return Finding(what, "ok", f"{answers}; there is no file to try")
+        return Finding(what, "ok", f"{answers}; no file was found to try")
     path, entry = found
     try:
         opened.read_range(opened.version(path, entry), 0, memoryview(bytearray(1)), lambda _: None)

@@ -136,7 +136,7 @@ def test_a_route_is_ok_once_a_byte_was_read() -> None:
     found = looked(MemoryOrigin({"a/empty": b"", "a/b/model.pt": b"12345", "z/other": b"1"}))
     assert (found.level, found.text) == ("ok", "it answers, and a/b/model.pt can be read")
     nothing = looked(MemoryOrigin({}))
-    assert (nothing.level, nothing.text) == ("ok", "it answers; there is no file to try")
+    assert (nothing.level, nothing.text) == ("ok", "it answers; no file was found to try")
 
 
 def test_a_route_whose_files_may_not_be_read_is_not_ok() -> None:
@@ -161,7 +161,7 @@ def test_a_directory_that_only_leads_on_and_on_is_left() -> None:
         def list_dir(self, path: str) -> Iterator[list[Entry]]:
             yield [Entry("deeper", is_dir=True)]
 
-    assert looked(Endless()).text == "it answers; there is no file to try"
+    assert looked(Endless()).text == "it answers; no file was found to try"
 
 
 def test_a_web_server_that_lists_nothing_is_not_called_ok(web_server: WebServer) -> None:
@@ -170,7 +170,7 @@ def test_a_web_server_that_lists_nothing_is_not_called_ok(web_server: WebServer)
     base = f"{web_server.endpoint}/{{}}/of%20doctor"
     unlisted = doctor.origin(Route("/", base.format("unlisted")), 5)
     assert unlisted.level == "warning"
-    assert "lists nothing, so whether its files can be read is not known" in unlisted.text
+    assert "no file was found to try, so whether they can be read is not known" in unlisted.text
     assert unlisted.mend.startswith(f"fusestripe bench {base.format('unlisted')}/")
     listed = doctor.origin(Route("/", base.format("html")), 5)
     assert (listed.level, listed.text.endswith(" s, and file can be read")) == ("ok", True)

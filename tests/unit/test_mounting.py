@@ -256,7 +256,7 @@ def test_a_search_that_ran_out_of_time_says_so(tmp_path: Path, monkeypatch: pyte
 
     (tmp_path / "file").touch()
     with open(tmp_path / "file", "rb"):
-        assert holders(str(tmp_path)).all_seen
+        assert holders(str(tmp_path), seconds=60).all_seen
         monkeypatch.setattr(psutil, "process_iter", endless)
         found = holders(str(tmp_path), seconds=0.5)
         go_on.set()
