@@ -239,7 +239,8 @@ def try_reading(what: str, answers: str, opened: Origin) -> Finding:
     try:
         found = first_file(opened)
     except PermissionDenied as error:
-        text = f"{answers} but no file was found to try, so whether they can be read is not known: {error.message}"
+        unknown = "but no file was found to try, so whether they can be read is not known"
+        text = f"{answers} {unknown}: {error.message}"
         mend = f"fusestripe bench {opened.url.rstrip('/')}/NAME tries one"
         return Finding(what, "warning", text, mend)
     if found is None:

@@ -59,11 +59,12 @@ class Engine:
         self.cache = cache
         self.pool = BufferPool(settings.stripes.memory, settings.stripes.size)
         self.stripes = ResidentStripes(self.pool, services)
-        self.traffic = TrafficTable(partial(_streams, settings.stripes.count, self.pool.buffers))
+        threads = min(FETCH_THREADS, self.pool.buffers)
+        self.traffic = TrafficTable(partial(_streams, settings.stripes.count, self.pool.buffers), threads)
         self.fetcher = Fetcher(
             stripes=self.stripes,
             traffic=self.traffic,
-            threads=min(FETCH_THREADS, self.pool.buffers),
+            threads=threads,
             timeout=settings.mount.timeout,
         )
         self.disk = DiskThreads(cache.health)

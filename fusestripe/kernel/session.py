@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
+import select
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import msgspec
 import pyfuse3
@@ -31,6 +34,8 @@ log = logging.getLogger(__name__)
 # when there are fewer: with pyfuse3's one, every request starts a task and ends another.
 MAX_TASKS = 1000
 MIN_TASKS = 64
+# How often it is looked whether the connection of plain pyfuse3 still stands (seconds).
+LOOK = 1.0
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -71,10 +76,10 @@ def mount_session(
     no_channel = channel_refusal(release, wanted=channel)
     if no_channel:
         operations = build(None)
-        with _plain(mountpoint, options, operations):
+        with _plain(mountpoint, options, operations) as device:
             yield Session(
                 operations,
-                serve=_serve_pyfuse3,
+                serve=lambda: _serve_until(partial(_gone, device)),
                 channel=lambda: no_channel,
                 passthrough=lambda: "it takes the channel",
                 passed_through=frozenset,
@@ -86,10 +91,13 @@ def mount_session(
 
 
 @contextmanager
-def _plain(mountpoint: str, options: MountOptions, operations: Operations) -> Iterator[None]:
+def _plain(mountpoint: str, options: MountOptions, operations: Operations) -> Iterator[int]:
+    """The device that pyfuse3 has opened."""
+    before = _devices()
     _init(operations, mountpoint, {*pyfuse3.default_options, *options.fusermount()})
     try:
-        yield
+        (device,) = _devices() - before
+        yield device
     finally:
         pyfuse3.close(unmount=True)
 
@@ -128,7 +136,7 @@ def _channelled(
             nursery.start_soon(reads.watch)
         yield Session(
             operations,
-            serve=lambda: _serve_until(gone),
+            serve=lambda: _serve_until(gone.wait),
             channel=lambda: "",
             passthrough=lambda: passthrough.why_not,
             passed_through=lambda: operations.versions_at(passthrough.inodes()),
@@ -142,21 +150,35 @@ def _init(operations: Operations, where: str, options: set[str]) -> None:
         raise MountError(f"{where} cannot be mounted: {error}", mend="fusestripe doctor") from None
 
 
-async def _serve_pyfuse3() -> None:
-    await pyfuse3.main(min_tasks=MIN_TASKS, max_tasks=MAX_TASKS)
-
-
-async def _serve_until(gone: trio.Event) -> None:
-    """Does not wait for requests under way once the mount is gone: nobody waits for their answers."""
+async def _serve_until(gone: Callable[[], Awaitable[None]]) -> None:
+    """Does not wait for requests under way once the mount is ``gone``: nobody waits for their answers."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cancel_after, gone, nursery.cancel_scope)
-        await _serve_pyfuse3()
+        await pyfuse3.main(min_tasks=MIN_TASKS, max_tasks=MAX_TASKS)
         nursery.cancel_scope.cancel()
 
 
-async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
+async def _cancel_after(gone: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+    await gone()
     scope.cancel()
+
+
+async def _gone(device: int) -> None:
+    """Return once ``device`` has no connection any more, which poll(2) says whatever it is asked for."""
+    poll = select.poll()
+    poll.register(device, 0)
+    while not poll.poll(0):
+        await trio.sleep(LOOK)
+
+
+def _devices() -> set[int]:
+    """The descriptors of this process that are FUSE devices."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
+                found.add(int(name))
+    return found
 
 
 def _take_away(mount: mounting.Mount | None) -> None:

@@ -43,6 +43,7 @@ class Climb:
         self._before: tuple[int, float] | None = None
         self._rest = REST
         self._upward = True
+        self._is_low = False
 
     def gave(self, rate: float) -> None:
         """``count`` in flight bring ``rate`` bytes a second. May change ``count``."""
@@ -59,8 +60,8 @@ class Climb:
         """The origin has asked for less."""
         self._go(int(self.count * BACK_OFF))
         self._phase = _Phase.RESTING
-        self._rest = 2 * REST
-        self._upward = True
+        self._rest = REST
+        self._is_low = True
 
     def _double(self) -> None:
         if self._before is not None:
@@ -77,6 +78,12 @@ class Climb:
 
     def _try(self) -> None:
         self._before = self.count, self._best()
+        if self._is_low:
+            # As at the start, or it would take very long.
+            self._is_low = False
+            self._go(self.count * 2)
+            self._phase = _Phase.DOUBLING
+            return
         if not self._step():
             self._upward = not self._upward
             self._step()

@@ -219,7 +219,8 @@ class ResidentStripes:
         await stripe.provide()
 
     def spare(self, length: int) -> Buffer | None:
-        """Memory for a second answer, if there is some to spare; to ``exchange`` or ``give``."""
+        """Memory for a second answer, of idle stripes if need be; to ``exchange`` or ``give``."""
+        self._drop_idle(length)
         try:
             return self._pool.try_take(length, urgent=False)
         except OSError:

@@ -15,9 +15,10 @@ __all__ = ["Traffic", "TrafficStatistics", "TrafficTable"]
 
 # Of the bytes fetched, those asked for a second time are less than this share.
 HEDGED_SHARE = 0.05
-# Requests that have a second one, or lost to it and still run, at most: each has a thread and its memory.
-HEDGED_AT_ONCE = 8
+# Requests that have a second one, or lost to it and still run, have so much memory at most, and one in so many
+# of the threads.
 HEDGED_MEMORY = 64 * MIB
+HEDGED_THREADS = 8
 
 
 class TrafficStatistics(msgspec.Struct, frozen=True):
@@ -38,8 +39,9 @@ class Traffic:
     ``doubles`` is how many requests have a second one, or lost to it and still run.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, threads: int) -> None:
         self.streams = streams
+        self._doubles_at_most = max(1, threads // HEDGED_THREADS)
         self.pace = Pace()
         self.fetched = 0
         self.hedged = 0
@@ -47,7 +49,7 @@ class Traffic:
 
     def may_hedge(self, length: int, whole: int) -> bool:
         """Whether ``length`` bytes more, of a stripe of ``whole``, may be asked for a second time."""
-        at_once = max(1, min(HEDGED_AT_ONCE, HEDGED_MEMORY // whole))
+        at_once = max(1, min(self._doubles_at_most, HEDGED_MEMORY // whole))
         return self.doubles < at_once and self.hedged + length < HEDGED_SHARE * self.fetched
 
     def double_ended(self) -> None:
@@ -65,17 +67,21 @@ class Traffic:
 
 
 class TrafficTable:
-    """The traffic of every origin; ``streams`` makes what decides how much of it there is at once."""
+    """The traffic of every origin; ``streams`` makes what decides how much of it there is at once.
 
-    def __init__(self, streams: Callable[[Origin], Streams]) -> None:
+    ``threads`` is how many requests can run at once, to all of them.
+    """
+
+    def __init__(self, streams: Callable[[Origin], Streams], threads: int) -> None:
         self._streams = streams
+        self._threads = threads
         self._traffics: dict[Origin, Traffic] = {}
 
     def of(self, origin: Origin) -> Traffic:
         """The one of ``origin``."""
         traffic = self._traffics.get(origin)
         if traffic is None:
-            traffic = self._traffics[origin] = Traffic(self._streams(origin))
+            traffic = self._traffics[origin] = Traffic(self._streams(origin), self._threads)
         return traffic
 
     @property

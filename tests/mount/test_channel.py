@@ -145,10 +145,11 @@ def test_a_kill_after_a_handled_signal_ends_the_reader(store: MountedStore, flag
 
 
 @pytest.mark.parametrize("way", ["unmount", "terminate"])
-def test_the_end_does_not_wait_for_a_silent_origin(store: MountedStore, way: str) -> None:
+@pytest.mark.parametrize("channel", ["yes", "no"])
+def test_the_end_does_not_wait_for_a_silent_origin(store: MountedStore, channel: str, way: str) -> None:
     store.put("file", content(SIZE))
     store.proxy.set_faults([Fault("hold", match="^GET", times=0)])
-    with store.mount(complaints=True) as mount:
+    with store.mount(complaints=True, channel=channel) as mount:
         with Pread(mount.path / "file", 0, 4096) as reader:
             reader.wait_blocked()
             begin = time.monotonic()

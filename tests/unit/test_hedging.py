@@ -246,7 +246,7 @@ async def test_where_there_is_no_memory_now_there_may_be_later(
 async def test_few_are_doubled_at_once_and_losers_count_until_they_end(
     nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fusestripe.stripes.traffic.HEDGED_AT_ONCE", 1)
+    monkeypatch.setattr("fusestripe.stripes.traffic.HEDGED_THREADS", 64)
     with held() as release:
         origin = Stalling({LATE, LATE + 5}, lambda *_: _wait(release))
         house = House(nursery, tmp_path, origin=origin)

@@ -62,7 +62,7 @@ class House:
             else CacheStore(cache_dir, stripe_size=stripe_size, size=cache_size, reserve=0)
         )
         self.stripes = ResidentStripes(self.pool, nursery)
-        self.traffic = TrafficTable(lambda _origin: FixedStreams(count))
+        self.traffic = TrafficTable(lambda _origin: FixedStreams(count), buffers)
         self.fetcher = Fetcher(stripes=self.stripes, traffic=self.traffic, threads=buffers, timeout=timeout)
         self.disk = disk = DiskThreads(
             DiskHealth() if self.cache is None else self.cache.health, within=patience
