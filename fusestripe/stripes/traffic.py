@@ -15,8 +15,7 @@ __all__ = ["Traffic", "TrafficStatistics", "TrafficTable"]
 
 # Of the bytes fetched, those asked for a second time are less than this share.
 HEDGED_SHARE = 0.05
-# Requests that have a second one, or lost to it and still run, have so much memory at most, and one in so many
-# of the threads.
+# Requests that have a second one, or lost to it and still run: so much memory, and one thread in so many.
 HEDGED_MEMORY = 64 * MIB
 HEDGED_THREADS = 8
 
