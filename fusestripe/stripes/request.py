@@ -203,7 +203,8 @@ class StripeRequest:
 
     def _note(self, answer: _Answer) -> None:
         assert answer.began_at is not None
-        assert answer.first_byte_at is not None
+        if answer.first_byte_at is None:
+            return  # a second one after the last byte of the first
         seconds = self._clock.current_time() - answer.began_at
         first_byte = answer.first_byte_at - answer.began_at
         self._traffic.pace.note(first_byte, seconds, self._stripe.length - answer.start)
