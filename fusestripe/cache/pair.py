@@ -119,14 +119,17 @@ class FilePair:
         """Note for later processes that every stripe was checked, if so. Raises Replaced, OSError."""
         if not self._boot or not self.table.all_verified:
             return
-        with self._borrow(DATA) as fd, self._borrow(LEDGER) as ledger:
+        with self._borrow(DATA) as fd:
             data = os.fstat(fd)
             self._compare(DATA, data)
             with self._lock:
                 seal = self._seal_of(data)
-                if self.table.all_verified and not self._writers and is_settled(data) and seal != self._seal:
-                    write_seal(ledger, seal)
-                    self._seal = seal
+                is_fit = self.table.all_verified and not self._writers and is_settled(data)
+        if is_fit and seal != self._seal:
+            # What is written to the data from now on has other times than the seal says.
+            with self._borrow(LEDGER) as ledger, self._lock:
+                write_seal(ledger, seal)
+                self._seal = seal
 
     def recall(self, checked: Checked) -> None:
         """Take over what an earlier pair has checked, if nobody has written to the data file since."""

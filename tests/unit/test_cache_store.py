@@ -252,6 +252,22 @@ def test_what_one_store_saves_the_other_learns(store: CacheStore, directory: Pat
     other.close()
 
 
+def test_one_descriptor_is_enough(directory: Path) -> None:
+    """Whoever borrowed a second one while holding the first would wait for ever."""
+    store = open_store(directory, descriptors=1)
+    what = sample()
+    for _ in range(2):
+        obj = store.acquire(what.version)
+        for index in what.stripes:
+            if load(obj, what, index) is None:
+                assert obj.save(index, what.stripe(index))
+        assert check(obj, what) == len(what.stripes)
+        obj.refresh()
+        os.close(obj.open_data())
+        store.release(obj)
+    store.close()
+
+
 def test_threads_of_two_stores_at_once_never_give_a_wrong_byte(directory: Path) -> None:
     stores = [open_store(directory, descriptors=3) for _ in range(2)]
     samples = [sample(f"part-{number}", 20 * STRIPE + 77) for number in range(3)]
