@@ -51,9 +51,10 @@ def test_fewer_are_in_flight_once_the_origin_asks_for_less(store: MountedStore) 
         store.proxy.set_faults([Fault("status:503:SlowDown", match="^GET", nth=4, times=6)])
         assert read_through(mount.path / "file") == data
         store.proxy.shape()
-        assert store.proxy.statistics().max_concurrent <= 17
-        assert mount.status()["origin"]["retries"] == 6
-        assert mount.status()["reads"]["errors"] == 0
+        status = mount.status()
+        assert status["routes"][0]["traffic"]["allowed"] < 16
+        assert status["origin"]["retries"] >= 6
+        assert status["reads"]["errors"] == 0
 
 
 @pytest.mark.parametrize("stall", ["stall:20", "stall:20:300000"], ids=["before the head", "in the body"])
