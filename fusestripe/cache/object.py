@@ -18,7 +18,7 @@ import xxhash
 from fusestripe.cache.descriptors import DescriptorPool
 from fusestripe.cache.files import CacheDirectory, object_name
 from fusestripe.cache.health import Counters, DiskHealth
-from fusestripe.cache.ledger import RECORD_SIZE, encode_header
+from fusestripe.cache.ledger import encode_header
 from fusestripe.cache.marks import UseMarks
 from fusestripe.cache.pair import Checked, Damaged, FilePair, Replaced, find_pair
 from fusestripe.cache.transfers import PAGE
@@ -250,11 +250,9 @@ class CachedObject:
         if pair is not None and pair.table.present(index) and pair.table.checksum(index) == checksum:
             return Saved.YES
         try:
-            # Whoever may make the ledger has room for it too.
-            length = len(data) + (self._ledger_size() if pair is None else 0)
-            if not parts.room.reserve(length):
+            if not parts.room.reserve(len(data)):
                 return Saved.DISK_FULL if parts.room.disk_is_full else Saved.NO_ROOM
-            saved = self._write_reserved(index, data, checksum, length)
+            saved = self._write_reserved(index, data, checksum)
         except OSError as error:
             what = f"writing stripe {index} of {self._who}"
             parts.counters.add(write_errors=1)
@@ -364,12 +362,7 @@ class CachedObject:
         except OSError as error:
             self._parts.health.failed(f"clearing stripe {index} of {self._who}", error)
 
-    def _ledger_size(self) -> int:
-        """Bytes that a whole ledger takes on the disk, in pages."""
-        header = len(encode_header(self.version, self.stripe_size))
-        return -(-(header + self._stripes * RECORD_SIZE) // mmap.PAGESIZE) * mmap.PAGESIZE
-
-    def _write_reserved(self, index: int, data: memoryview, checksum: int, length: int) -> Saved:
+    def _write_reserved(self, index: int, data: memoryview, checksum: int) -> Saved:
         saved = Saved.DISK_FULL
         try:
             saved = self._write(index, data, checksum)
@@ -378,7 +371,7 @@ class CachedObject:
                 raise
             self._parts.room.refuse()
         finally:
-            self._parts.room.settle(length, written=bool(saved))
+            self._parts.room.settle(len(data), written=bool(saved))
         return saved
 
     def _write(self, index: int, data: memoryview, checksum: int) -> Saved:
