@@ -115,8 +115,17 @@ class Space:
         self._counters.add(no_room=1)
 
     def released(self) -> None:
-        """An object is no longer held: a full cache may have something to evict now."""
-        self._full_until = 0.0
+        """An object is no longer held: a full cache may have something to evict now.
+
+        It does so at once where it is over its limit: files take more than was written to them, since
+        filesystems note in blocks of their own where scattered writes lie. Raises OSError.
+        """
+        with self._lock:
+            self._full_until = 0.0
+            if self.used >= self.limit:
+                entries = self._scan()
+                if self.used > self.limit:
+                    self._make_room(entries, 0)
 
     def _grant(self, length: int) -> bool:
         if self._clock() < self._refused_until:

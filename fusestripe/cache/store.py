@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fusestripe.cache.descriptors import DescriptorPool
@@ -130,7 +130,8 @@ class CacheStore:
             with self._changed:
                 del self._held[name]
             self._marks.let_go(name)
-        self._space.released()
+        with suppress(OSError):  # the next write will meet it, and say so
+            self._space.released()
 
     def pin(self, version: ObjectVersion, until: float | None = None) -> None:
         """Keep ``version`` from eviction until ``until`` (seconds since the epoch; None: for ever).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -130,6 +131,22 @@ def test_what_is_on_its_way_takes_room_too(directory: Path) -> None:
     space.settle(4, written=True)
     assert space.used == 10
     files.close()
+
+
+def test_what_takes_more_than_was_written_is_evicted_once_let_go(directory: Path) -> None:
+    """A filesystem needs blocks of its own to note where scattered writes lie."""
+    what = sample("file", 4 * STRIPE)
+    store = open_store(directory, size=4 * STRIPE)
+    obj = store.acquire(what.version)
+    for index in what.stripes:
+        assert obj.save(index, what.stripe(index))
+    data = file_of(directory, what, ".data")
+    subprocess.run(["fallocate", "-n", "-o", str(data.stat().st_size), "-l", "4096", data], check=True)
+    assert disk_use(directory) > 4 * STRIPE
+    store.release(obj)
+    assert disk_use(directory) <= 4 * STRIPE
+    assert store.statistics().evictions == 1
+    store.close()
 
 
 def test_the_reserve_of_the_disk_is_kept(directory: Path) -> None:
