@@ -67,6 +67,7 @@ class Engine:
             threads=threads,
             timeout=settings.mount.timeout,
         )
+        windows = Windows(self.pool, self.traffic, settings.stripes.size)
         self.disk = DiskThreads(cache.health)
         self.files = OpenFiles(cache, self.disk)
         read_back = ReadBack(self.files, self.stripes, self.disk, services, stripe_size=settings.stripes.size)
@@ -78,7 +79,7 @@ class Engine:
             small=SmallReads(self.stripes, self.disk, settings.stripes.size),
             disk=self.disk,
             read_back=read_back,
-            windows=Windows(self.pool, self.traffic, settings.stripes.size),
+            windows=windows,
             stripe_size=settings.stripes.size,
         )
         self.prefetcher = Prefetcher(
@@ -86,7 +87,7 @@ class Engine:
             reader=self.reader,
             files=self.files,
             read_back=read_back,
-            traffic=self.traffic,
+            windows=windows,
             stripe_size=settings.stripes.size,
         )
         self.tree = Tree(

@@ -38,9 +38,10 @@ class FileStatistics(msgspec.Struct, frozen=True):
 class OpenFile:
     """A version that at least one handle or running stripe needs. The cache keeps what it holds.
 
-    ``patterns`` are those of its handles; ``in_flight`` are its stripes that are on their way; ``changed`` is
-    set once the origin has another version, and nothing more is fetched ahead. ``is_read_back``: ReadBack
-    looks at it now. ``served_at`` is the position from which nothing was left to fetch ahead (see Reader).
+    ``patterns`` are those of its handles; ``in_flight`` are its stripes on their way from the origin;
+    ``changed`` is set once the origin has another version, and nothing more is fetched ahead.
+    ``is_read_back``: ReadBack looks at it now. ``served_at`` is the position from which nothing was left to
+    fetch ahead (see Reader).
     ``looked_at`` is the same of a reader that needs no help. ``unit`` bytes lie on one server (0: unknown);
     ``is_spread``: on more than one.
     """

@@ -18,8 +18,8 @@ from fusestripe.readback import ReadBack
 from fusestripe.reader import Reader
 from fusestripe.stripes.plan import spread_out, stripe_count, stripe_length
 from fusestripe.stripes.resident import ResidentStripes
-from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.units import ObjectVersion, format_size
+from fusestripe.windows import Windows
 
 __all__ = ["Headway", "Prefetcher", "Report", "State", "outermost", "prefetch", "walk"]
 
@@ -69,7 +69,7 @@ class Headway:
 
 
 class Prefetcher:
-    """Brings whole versions into the cache, as much at a time as ``traffic`` and the memory budget allow."""
+    """Brings whole versions into the cache, as much at a time as ``windows`` and the memory budget allow."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Prefetcher:
         reader: Reader,
         files: OpenFiles,
         read_back: ReadBack,
-        traffic: TrafficTable,
+        windows: Windows,
         stripe_size: int,
     ) -> None:
         self._stripes = stripes
@@ -86,7 +86,7 @@ class Prefetcher:
         self._files = files
         self._read_back = read_back
         self._stripe_size = stripe_size
-        self._traffic = traffic
+        self._windows = windows
 
     @asynccontextmanager
     async def held(
@@ -105,7 +105,9 @@ class Prefetcher:
         Raises OriginError where the origin fails, CacheError where the cache has no room or does not keep
         what was written.
         """
-        await self._for_each_stripe(file, partial(self._bring, headway), lambda: self._share(file))
+        await self._for_each_stripe(
+            file, partial(self._bring, headway), lambda: self._windows.in_flight(file)
+        )
 
     async def check(self, file: OpenFile, headway: Headway) -> None:
         """Read all of ``file`` from the cache. Raises CacheError unless every byte is there and right."""
@@ -157,13 +159,10 @@ class Prefetcher:
         if errors:
             raise errors[0]
 
-    def _share(self, file: OpenFile) -> int:
-        return self._traffic.of(file.origin).streams.share(file.version)
-
     def _order(self, file: OpenFile) -> Iterator[int]:
         """All stripes; as many units, each on servers of its own, side by side as may be in flight."""
         stripes = range(stripe_count(file.version.size, self._stripe_size))
-        batch = max(1, self._share(file) * file.unit // self._stripe_size)
+        batch = max(1, self._windows.in_flight(file) * file.unit // self._stripe_size)
         for start in range(0, len(stripes), batch):
             yield from spread_out(stripes[start : start + batch], (), self._stripe_size, file.unit)
 

@@ -18,7 +18,7 @@ from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.readback import ReadBack
-from fusestripe.smallreads import SMALL, SmallReads
+from fusestripe.smallreads import SMALL, SmallReads, pages_at_hand
 from fusestripe.stripes.fetch import Fetcher
 from fusestripe.stripes.memory import BufferPool
 from fusestripe.stripes.plan import Piece, pieces, stripe_length
@@ -159,7 +159,7 @@ class Reader:
         if stop > self._stripe_size:
             return None
         found = self._stripes.look((file.version, index), start, stop)
-        data = _read_verified(file, index, offset, length) if found is None else found
+        data = pages_at_hand(file, index, offset, length) if found is None else found
         if data is not None:
             with self._lock:  # before the reply, after which others may observe what follows
                 handle.pattern.observe(offset, length)
@@ -370,12 +370,3 @@ class Reader:
     def statistics(self) -> ReadStatistics:
         """What was read so far."""
         return ReadStatistics(count=self._reads, bytes=self._bytes, errors=self._errors)
-
-
-def _read_verified(file: OpenFile, index: int, offset: int, length: int) -> bytearray | None:
-    """Bytes of a stripe that this process has checked, as far as the page cache has them."""
-    cached = file.cached
-    if cached is None or not cached.verified(index):
-        return None
-    data = bytearray(length)
-    return data if cached.read(offset, memoryview(data), nowait=True) else None

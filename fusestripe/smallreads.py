@@ -16,7 +16,7 @@ from fusestripe.stripes.plan import Piece
 from fusestripe.stripes.resident import ResidentStripes, Stripe
 from fusestripe.units import KIB
 
-__all__ = ["SMALL", "SmallReads"]
+__all__ = ["SMALL", "SmallReads", "pages_at_hand"]
 
 # The longest read that is small, if it follows no other.
 SMALL = 128 * KIB
@@ -40,10 +40,11 @@ class SmallReads:
         cached = file.cached
         if cached is None or not cached.verified(piece.index):
             return None
-        offset = piece.index * self._stripe_size + piece.start
-        data = bytearray(piece.stop - piece.start)
-        if cached.read(offset, memoryview(data), nowait=True):
-            return data
+        offset, length = piece.index * self._stripe_size + piece.start, piece.stop - piece.start
+        found = pages_at_hand(file, piece.index, offset, length)
+        if found is not None:
+            return found
+        data = bytearray(length)
         read = partial(cached.read, offset, memoryview(data), nowait=False)
         try:
             return data if await self._disk.run(read) else None
@@ -95,3 +96,12 @@ class SmallReads:
         except OriginError:
             return None
         return data if arrived == len(data) else None
+
+
+def pages_at_hand(file: OpenFile, index: int, offset: int, length: int) -> bytearray | None:
+    """Bytes of a stripe that this process has checked, as far as the page cache has them. From any thread."""
+    cached = file.cached
+    if cached is None or not cached.verified(index):
+        return None
+    data = bytearray(length)
+    return data if cached.read(offset, memoryview(data), nowait=True) else None

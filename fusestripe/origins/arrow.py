@@ -24,7 +24,7 @@ from fusestripe.errors import BadAnswer, ConfigError, NotFound, OriginError, Ver
 from fusestripe.origins.arrow_errors import failure_of
 from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path, root_is_a_file
 from fusestripe.origins.confirmation import Confirmation, fill
-from fusestripe.origins.hdfs_settings import parse_url, read_settings
+from fusestripe.origins.hdfs_settings import SNAPSHOTS, parse_url, read_settings
 from fusestripe.origins.jvm import prepare_jvm
 from fusestripe.origins.patience import Patience
 from fusestripe.origins.walking import walk_directories
@@ -108,8 +108,8 @@ class ArrowOrigin:
         )
 
     def hides(self, name: str) -> bool:
-        """See HidingOrigin: the snapshots of a directory of HDFS."""
-        return name == ".snapshot"
+        """See HidingOrigin."""
+        return name == SNAPSHOTS
 
     def version(self, path: str, entry: Entry) -> ObjectVersion:
         """See Origin."""

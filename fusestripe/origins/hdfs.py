@@ -28,7 +28,7 @@ from fusestripe.origins.base import Entry, OriginOptions, Progress, Superseded, 
 from fusestripe.origins.confirmation import fill
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
 from fusestripe.origins.hdfs_readers import HeldReaders, VersionReaders
-from fusestripe.origins.hdfs_settings import missing_fallback, parse_url, read_settings
+from fusestripe.origins.hdfs_settings import SNAPSHOTS, missing_fallback, parse_url, read_settings
 from fusestripe.origins.hdfs_streams import LastBlockOpen, ReplicaStreams
 from fusestripe.origins.owners import Owners
 from fusestripe.origins.patience import Patience
@@ -110,8 +110,8 @@ class HdfsOrigin:
         return ObjectVersion(self._store, self._full(path).lstrip("/"), entry.size, entry.tag)
 
     def hides(self, name: str) -> bool:
-        """See HidingOrigin: the snapshots of a directory (HdfsConstants.DOT_SNAPSHOT_DIR)."""
-        return name == ".snapshot"
+        """See HidingOrigin."""
+        return name == SNAPSHOTS
 
     def spread(self, version: ObjectVersion) -> int:
         """See Origin: the block size."""

@@ -10,10 +10,12 @@ from xml.etree import ElementTree
 from fusestripe.errors import ConfigError
 from fusestripe.origins.base import is_path
 
-__all__ = ["missing_fallback", "parse_url", "read_settings"]
+__all__ = ["SNAPSHOTS", "missing_fallback", "parse_url", "read_settings"]
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _DEFAULT_STORE = ("fs.defaultFS", "fs.default.name")  # the second as Hadoop 1 called it
+SNAPSHOTS = ".snapshot"
+"""Where in a directory of HDFS its snapshots are, which no listing shows (HdfsConstants.DOT_SNAPSHOT_DIR)."""
 _NOWHERE = "/.no-fallback-of-fusestripe"
 
 

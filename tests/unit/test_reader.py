@@ -69,6 +69,7 @@ class House:
         )
         self.files = files = OpenFiles(self.cache, disk)
         read_back = ReadBack(files, self.stripes, disk, nursery, stripe_size=stripe_size)
+        windows = Windows(self.pool, self.traffic, stripe_size)
         self.reader = Reader(
             stripes=self.stripes,
             pool=self.pool,
@@ -77,7 +78,7 @@ class House:
             small=SmallReads(self.stripes, disk, stripe_size),
             disk=disk,
             read_back=read_back,
-            windows=Windows(self.pool, self.traffic, stripe_size),
+            windows=windows,
             stripe_size=stripe_size,
         )
         self.prefetcher = Prefetcher(
@@ -85,7 +86,7 @@ class House:
             reader=self.reader,
             files=files,
             read_back=read_back,
-            traffic=self.traffic,
+            windows=windows,
             stripe_size=stripe_size,
         )
 
