@@ -6,7 +6,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 import fusestripe
+from fusestripe.commands.output import OutputFails, guarded
 from fusestripe.commands.usage import NamedCommands, Refused, usage_in_one_line
 from fusestripe.errors import FusestripeError
 
@@ -26,8 +27,12 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "prefetch": "fusestripe.commands.prefetch:prefetch",
         "status": "fusestripe.commands.status:status",
         "cache": "fusestripe.commands.cache:cache",
+        "upgrade": "fusestripe.commands.upgrade:upgrade",
+        "job": "fusestripe.commands.job:job",
         "bench": "fusestripe.commands.bench:bench",
+        "hand-over": "fusestripe.commands.handover:hand_over",
         "doctor": "fusestripe.commands.doctor:doctor",
+        "completion": "fusestripe.commands.completion:completion",
     }
 )
 """Name -> "module:command", in the order of the help page."""
@@ -57,8 +62,11 @@ class Commands(NamedCommands):
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Understand the options before the command's name."""
-        with usage_in_one_line():
-            return super().make_context(*args, **extra)
+        try:
+            with usage_in_one_line():
+                return super().make_context(*args, **extra)
+        except OutputFails as error:  # it is asked for a page of help
+            raise Refused(str(error)) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
@@ -77,8 +85,36 @@ class Commands(NamedCommands):
         except Exception as error:
             if _debugging():
                 raise
-            text = " ".join(str(error).split())
-            raise Refused(f"{type(error).__name__}: {text}: FUSESTRIPE_DEBUG=1 shows where") from None
+            raise Refused(_told(error)) from None
+
+
+def _told(error: Exception) -> str:
+    """What nobody foresaw, on one line; of what is around the program, with the mend."""
+    for each in _leaves(error):
+        if isinstance(each, OutputFails):
+            return str(each)
+        if isinstance(each, FileNotFoundError) and _works_nowhere():
+            return "the working directory is gone: cd to one that is there"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}: FUSESTRIPE_DEBUG=1 shows where"
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """``error``, or what is in it if it is a group of a nursery's."""
+    inner = getattr(error, "exceptions", None)
+    if inner is None:
+        yield error
+    else:
+        for each in inner:
+            yield from _leaves(each)
+
+
+def _works_nowhere() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _debugging() -> bool:
@@ -97,6 +133,12 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
+    if sys.stdout is not None:  # as it is where it was closed
+        sys.stdout = guarded(sys.stdout)
+    if "_FUSESTRIPE_COMPLETE" in os.environ:
+        from fusestripe.commands.completing import teach_bash  # for a shell that asks
+
+        teach_bash()
     try:
         cli(prog_name="fusestripe")
     except SystemExit as end:
@@ -104,8 +146,9 @@ def main() -> None:
             raise
         # Not by way of the interpreter's end, which threads that still wait for an origin may disturb.
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
+            if stream is not None:
+                with suppress(OSError, OutputFails):
+                    stream.flush()
         os._exit(INTERRUPTED)
 
 

@@ -6,16 +6,19 @@ classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
 from fusestripe.cache.store import CacheStore
-from fusestripe.cache.threads import DiskThreads
+from fusestripe.cache.threads import DiskHangs, DiskThreads
 from fusestripe.config import Route, Settings
-from fusestripe.errors import CacheError, FusestripeError, OriginUnavailable
+from fusestripe.errors import CacheError, ConfigError, FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFiles
@@ -33,7 +36,12 @@ from fusestripe.stripes.traffic import TrafficTable
 from fusestripe.stripes.tuning import FixedStreams, Streams, TunedStreams, climb_for
 from fusestripe.windows import Windows
 
-__all__ = ["Engine", "connect", "open_cache"]
+if TYPE_CHECKING:
+    from fusestripe.peering import Peering
+
+log = logging.getLogger(__name__)
+
+__all__ = ["Engine", "connect", "join_peers", "open_cache"]
 
 # An endpoint that does not answer at all must not keep `mount` waiting for longer (seconds).
 CHECK_SECONDS = 12.0
@@ -43,6 +51,8 @@ CHECK_AGAIN_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
 # How often memory is given back that nobody has asked for since the last time (seconds).
 TRIM_SECONDS = 10.0
+# How often it is seen whether a cache disk that failed has rested (seconds).
+DISK_SECONDS = 0.5
 # A cache disk that does not answer must not keep `mount` waiting for longer (seconds).
 CACHE_SECONDS = 15.0
 # Requests under way at most, each with a thread and a connection: the usual limit is 1,024 descriptors.
@@ -50,10 +60,18 @@ FETCH_THREADS = 256
 
 
 class Engine:
-    """The parts that serve reads, for the life of ``services``, the nursery their tasks run in."""
+    """The parts that serve reads, for the life of ``services``, the nursery their tasks run in.
+
+    ``peering``: nodes that share what they fetch.
+    """
 
     def __init__(
-        self, settings: Settings, origins: Mapping[str, Origin], cache: CacheStore, services: trio.Nursery
+        self,
+        settings: Settings,
+        origins: Mapping[str, Origin],
+        cache: CacheStore,
+        services: trio.Nursery,
+        peering: Peering | None = None,
     ) -> None:
         self.origins = origins
         self.cache = cache
@@ -67,7 +85,13 @@ class Engine:
             threads=threads,
             timeout=settings.mount.timeout,
         )
-        windows = Windows(self.pool, self.traffic, settings.stripes.size)
+        self.peering = peering
+        windows = Windows(
+            self.pool,
+            self.traffic,
+            settings.stripes.size,
+            nodes=peering.count if peering else None,
+        )
         self.disk = DiskThreads(cache.health)
         self.files = OpenFiles(cache, self.disk)
         read_back = ReadBack(self.files, self.stripes, self.disk, services, stripe_size=settings.stripes.size)
@@ -81,6 +105,7 @@ class Engine:
             read_back=read_back,
             windows=windows,
             stripe_size=settings.stripes.size,
+            peers=peering.asking if peering else None,
         )
         self.prefetcher = Prefetcher(
             stripes=self.stripes,
@@ -89,6 +114,7 @@ class Engine:
             read_back=read_back,
             windows=windows,
             stripe_size=settings.stripes.size,
+            arrange=peering.arrange if peering else None,
         )
         self.tree = Tree(
             RouteTable(origins),
@@ -98,6 +124,18 @@ class Engine:
             timeout=settings.mount.timeout,
         )
         services.start_soon(self._trim)
+        services.start_soon(self._look_after_disk)
+        if peering is not None:
+            services.start_soon(
+                peering.run, self.reader, self.files, self.stripes, origins.values(), self.pool.buffers
+            )
+
+    async def _look_after_disk(self) -> None:
+        while True:
+            await trio.sleep(DISK_SECONDS)
+            if self.cache.health.state != "normal" and self.cache.health.worth_trying:
+                with suppress(DiskHangs, RuntimeError):  # which the system says where it has no thread left
+                    await self.disk.run(self.cache.try_disk)
 
     async def _trim(self) -> None:
         while True:
@@ -108,16 +146,20 @@ class Engine:
     def close(self) -> None:
         """Let go of the cache and of the origins' connections."""
         self.disk.at_rest(self.cache.close)  # a thread left behind still uses its descriptors
+        if self.peering is not None:
+            self.peering.close()
         for origin in self.origins.values():
             origin.close()
 
 
-async def connect(routes: Sequence[Route], *, timeout: float) -> dict[str, Origin]:
-    """The origin of each route by its path in the tree, each checked. Raises the first error.
+async def connect(routes: Sequence[Route], *, timeout: float, checked: bool = True) -> dict[str, Origin]:
+    """The origin of each route by its path in the tree. Unless ``checked`` is false, raises the first error.
 
     ``timeout``: the seconds without a byte after which a read has failed, and so has no request longer.
     """
     origins = {route.path.strip("/"): _open(route, min(SILENCE_SECONDS, timeout)) for route in routes}
+    if not checked:
+        return origins
     failures: list[FusestripeError] = []
     limiter = trio.CapacityLimiter(len(origins))
 
@@ -141,25 +183,43 @@ async def connect(routes: Sequence[Route], *, timeout: float) -> dict[str, Origi
     return origins
 
 
-async def open_cache(settings: Settings) -> CacheStore:
-    """The cache of the settings. Raises CacheError."""
+async def open_cache(settings: Settings, spare: str = "") -> CacheStore:
+    """The cache of the settings. Raises CacheError.
 
-    def open_it() -> CacheStore:
-        return CacheStore(
-            Path(settings.cache.dir),
-            stripe_size=settings.stripes.size,
-            size=settings.cache.size,
-            reserve=settings.cache.reserve,
-        )
+    For readers who wait already, ``spare`` is a directory for one that keeps next to nothing, where the other
+    cannot be used.
+    """
+    stripe_size, cache = settings.stripes.size, settings.cache
+    wanted = partial(CacheStore, stripe_size=stripe_size, size=cache.size, reserve=cache.reserve)
+    try:
+        return await _opened(wanted, cache.dir)
+    except CacheError as error:
+        if not spare:
+            raise
+        log.error("%s; reads go on without the cache", error)  # noqa: TRY400
+        return await _opened(partial(CacheStore, stripe_size=stripe_size, size=stripe_size, reserve=0), spare)
 
+
+async def _opened(store: Callable[[Path], CacheStore], directory: str) -> CacheStore:
     try:
         with trio.fail_after(CACHE_SECONDS):
-            return await trio.to_thread.run_sync(open_it, abandon_on_cancel=True)
+            return await trio.to_thread.run_sync(store, Path(directory), abandon_on_cancel=True)
     except trio.TooSlowError:
         raise CacheError(
-            f"the disk of the cache directory {settings.cache.dir} does not answer",
+            f"the disk of the cache directory {directory} does not answer",
             mend="look at the disk's health, or choose another --cache-dir",
         ) from None
+
+
+def join_peers(settings: Settings) -> Peering | None:
+    """This node among the members that the settings name, if they do. Raises ConfigError."""
+    if not settings.peers.are_on:
+        return None
+    try:
+        from fusestripe.peering import Peering  # the extra "peers" has what it needs
+    except ImportError:
+        raise ConfigError("peers need pyarrow", mend="pip install 'fusestripe[peers]'") from None
+    return Peering(settings.peers, settings.stripes.size, settings.mount.timeout)
 
 
 def _streams(count: int, buffers: int, origin: Origin) -> Streams:
@@ -176,4 +236,9 @@ def _open(route: Route, timeout: float) -> Origin:
         client=route.client or None,
         timeout=timeout,
     )
-    return open_origin(route.source, options)
+    try:
+        return open_origin(route.source, options)
+    except ConfigError as error:
+        if route.path == "/":
+            raise
+        raise ConfigError(f"route {route.path}: {error.message}", mend=error.mend) from None

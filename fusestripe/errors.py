@@ -22,6 +22,7 @@ __all__ = [
     "PermissionDenied",
     "VersionChanged",
     "errno_of",
+    "let_go",
 ]
 
 
@@ -38,6 +39,16 @@ class FusestripeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}: {self.mend}" if self.mend else self.message
+
+
+def let_go(error: BaseException | None) -> None:
+    """Have ``error`` hold none of what the code that raised it worked on: the frames of its traceback do.
+
+    They are not cleared: an error may be that of several callers, and clearing would close what waits there.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 class ConfigError(FusestripeError):
@@ -71,7 +82,14 @@ class PermissionDenied(OriginError):
 
 
 class CredentialsRefused(OriginError):
-    """There are no credentials, or the origin does not accept them."""
+    """There are no credentials, or the origin does not accept them.
+
+    ``is_skewed``: since the time in the request is not the server's.
+    """
+
+    def __init__(self, message: str, *, mend: str = "", is_skewed: bool = False) -> None:
+        super().__init__(message, mend=mend)
+        self.is_skewed = is_skewed
 
 
 class VersionChanged(OriginError):

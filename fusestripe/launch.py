@@ -1,43 +1,57 @@
 """Starting the daemon and ending it, from outside of it.
 
 The daemon gets an ``Order`` as JSON on its stdin, so that no more of it shows in ``ps`` than where it mounts
-what, and answers with one
-line on the pipe named there: ``{"ok": true}`` once the tree answers, or ``{"error": message, "mend": mend}``.
+what, and answers with one line on the pipe named there: ``{"ok": true}`` once the tree answers, or
+``{"error": message, "mend": mend}``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
-import re
 import select
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from typing import BinaryIO
 
 import msgspec
+import psutil
 
-from fusestripe.config import Settings
+from fusestripe.config import SETTINGS, Settings
 from fusestripe.errors import FusestripeError, MountError
+from fusestripe.handover import Taken, check_taken
+from fusestripe.keeper import how_it_ended
 from fusestripe.kernel import mounting
+from fusestripe.kernel.attach import MountOptions
+from fusestripe.leftovers import alone, is_file, sweep
 from fusestripe.places import check_places
-from fusestripe.telemetry.control import daemon_pid, has_listener, runtime_dir, socket_path
+from fusestripe.telemetry.control import (
+    BETWEEN_SECONDS,
+    LOOK_SECONDS,
+    daemon_pid,
+    log_of,
+    runtime_dir,
+    socket_of,
+    socket_path,
+)
 
 __all__ = [
     "CHILD_ENVIRONMENT",
+    "DAEMON",
+    "KEEPER",
     "Order",
     "discard_log",
     "launch",
     "log_path",
+    "options_of",
     "read_order",
     "report",
     "stop",
-    "sweep",
 ]
 
 CHILD_ENVIRONMENT: Mapping[str, str] = {
@@ -46,51 +60,83 @@ CHILD_ENVIRONMENT: Mapping[str, str] = {
     "PYTHONUNBUFFERED": "1",
 }
 DAEMON = (sys.executable, "-m", "fusestripe.daemon")
+"""What the daemon is started with, unless told otherwise."""
+KEEPER = (sys.executable, "-m", "fusestripe.keeper")
+"""What starts the daemon where it has a keeper."""
 READY_SECONDS = 30.0
 END_SECONDS = 30.0
-LEFT_SECONDS = 7 * 86400.0
-"""So long the last log of a daemon that was killed is there for whoever wants to know why."""
 _ANSWER_MAXIMUM = 1 << 16
-_OURS = re.compile(r"[0-9a-f]{16}\.(log|lock|sock|sock\.new)")
+_FIRST_FD = 3  # after stdin, stdout and stderr
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a daemon is started with. ``ready_fd`` is the pipe on which it says once how that went."""
+    """What a daemon is started with. ``ready_fd`` is the pipe on which it says once how that went.
+
+    It is below 0 for one that takes over from another. ``command`` is what a keeper starts it with.
+    ``given`` are descriptors that it inherits, by their names, of a mount that another process has made;
+    ``held`` are others, which it and its keeper have open as long as they live.
+    """
 
     settings: Settings
     mountpoint: str
     ready_fd: int
     foreground: bool
+    command: Sequence[str]
+    given: Mapping[str, int] = {}
+    held: Sequence[int] = ()
 
 
 class _Ready(msgspec.Struct, frozen=True, omit_defaults=True):
     ok: bool = False
     error: str = ""
     mend: str = ""
+    warning: str = ""
 
 
 def read_order(stream: BinaryIO) -> Order:
-    """The daemon's side: the order on its stdin. Raises msgspec.DecodeError."""
-    return msgspec.json.decode(stream.read(), type=Order)
+    """The daemon's side: the order on its stdin. Raises msgspec.DecodeError.
+
+    A keeper may have it from a version before this one: settings that are new since have their defaults.
+    """
+    order = msgspec.json.decode(stream.read())
+    for setting in SETTINGS:
+        section = order["settings"].get(setting.section)
+        if isinstance(section, dict):
+            section.setdefault(setting.key, setting.default)
+    return msgspec.convert(order, type=Order)
 
 
-def report(ready_fd: int, error: FusestripeError | None = None) -> None:
-    """The daemon's side: say that the tree answers, or why it never will; closes ``ready_fd``."""
-    ready = _Ready(ok=True) if error is None else _Ready(error=error.message, mend=error.mend)
+def report(ready_fd: int, error: FusestripeError | None = None, *, warning: str = "") -> None:
+    """The daemon's side: say that the tree answers, or why it never will; closes ``ready_fd``.
+
+    ``warning``: what is not as it should be all the same.
+    """
+    if ready_fd < 0:
+        return
+    ready = (
+        _Ready(ok=True, warning=warning) if error is None else _Ready(error=error.message, mend=error.mend)
+    )
     with open(ready_fd, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
         pipe.write(msgspec.json.encode(ready) + b"\n")
 
 
+def options_of(settings: Settings) -> MountOptions:
+    """How ``settings`` are mounted; the source is what mount(8) and df show."""
+    mount, routes = settings.mount, settings.routes
+    source = mount.fsname or (routes[0].source if len(routes) == 1 else "fusestripe")
+    return MountOptions(source, allow_other=mount.allow_other, noexec=mount.noexec)
+
+
 def log_path(mountpoint: str) -> str:
     """Where the daemon of ``mountpoint`` (absolute, no links) logs when it is in the background."""
-    return _beside_socket(mountpoint, ".log")
+    return log_of(socket_path(mountpoint))
 
 
 def discard_log(order: Order) -> None:
     """The daemon's side, when it ends as it should: remove its log, if it has one that is still its own."""
     name = log_path(order.mountpoint)
     with contextlib.suppress(OSError):
-        if not order.foreground and _is_file(sys.stderr.fileno(), name):
+        if not order.foreground and is_file(sys.stderr.fileno(), name):
             os.unlink(name)
 
 
@@ -99,140 +145,143 @@ def launch(
     mountpoint: str,
     foreground: bool = False,
     *,
+    taken: Taken | None = None,
     command: Sequence[str] = DAEMON,
     timeout: float = READY_SECONDS,
 ) -> int:
-    """Mount ``settings`` at ``mountpoint``; the pid of the daemon, once the tree answers.
+    """Mount ``settings`` at ``mountpoint``; the pid of the daemon or its keeper, once the tree answers.
 
     In the foreground the daemon logs to this process's stderr; the caller waits for it (os.waitpid) and hands
-    signals on, for it is in a session of its own. ``command`` is what is started.
+    signals on, for it is in a session of its own. With ``taken`` the mount stands already, and stays when the
+    daemon ends. ``command`` is what is started.
 
     Raises ConfigError where mountpoint, cache and source lie in one another; MountError with the daemon's own
     words where it fails, and where it does not answer in ``timeout`` seconds. No mount and no process is left
     then.
     """
-    with _alone(mounting.resolve(mountpoint)) as path:
+    with alone(mounting.resolve(mountpoint)) as path:
+        _check_name(path)
         check_places(settings, path)
-        mounting.prepare(path)
-        mounting.check_fuse(allow_other=settings.mount.allow_other)
+        if taken is None:
+            mounting.prepare(path)
+            mounting.check_fuse(allow_other=settings.mount.allow_other)
+        else:
+            check_taken(path)
+            if not settings.mount.keeper:
+                raise MountError("a mount that is handed over takes a keeper", mend="leave keeper=no out")
         sweep(runtime_dir())
-        read_end, write_end = os.pipe()
+        read_end, write_end = _ready_pipe()
         with open(read_end, "rb", buffering=0) as ready:
             try:
-                daemon = _spawn(command, Order(settings, path, write_end, foreground))
+                given = {} if taken is None else taken.descriptors
+                held = () if taken is None else (taken.connection.fileno(),)
+                order = Order(settings, path, write_end, foreground, command, given, held)
+                daemon = _spawn(order, taken)
             finally:
                 os.close(write_end)
             try:
                 _await_ready(daemon, ready, timeout, "" if foreground else f"see {log_path(path)}")
             except BaseException:
-                _clear(daemon, path)
+                _clear(daemon, "" if taken is not None else path)
                 raise
     # The daemon outlives this process by design: Popen shall neither warn of it nor wait for it.
     daemon.returncode = 0
     return daemon.pid
 
 
-def stop(mountpoint: str) -> None:
-    """Unmount ``mountpoint`` and wait until its daemon has ended. Raises MountError."""
+def stop(mountpoint: str, *, lazy: bool = False) -> None:
+    """Unmount ``mountpoint`` and wait until its daemon has ended. Raises MountError.
+
+    ``lazy``: where it is in use it is only taken out of the tree, and nobody is waited for: see
+    ``mounting.unmount``. Where the daemon would go on, for its tree is mounted elsewhere too, nothing is done
+    unless ``lazy``.
+    """
     path = mounting.resolve(mountpoint)
     mount = mounting.find_mount(path)
     is_mine = mount is not None and mount.fstype == mounting.FSTYPE and mount.owner == os.geteuid()
-    pid = daemon_pid(socket_path(path)) if is_mine else None
+    pid = _daemon_of(socket_of(mount), path) if mount is not None and is_mine else None
+    others = [] if mount is None or pid is None else mounting.elsewhere(mount, mounting.mounts())
+    if others and not lazy:
+        raise MountError(
+            f"what is mounted at {path} is in use at {', '.join(others)}", mend=f"umount {others[0]} first"
+        )
     with contextlib.ExitStack() as stack:
-        handle = None
-        if pid is not None:
+        handles: dict[int, int] = {}
+        for process in _with_keeper(pid):
             with contextlib.suppress(ProcessLookupError):  # ended since it listened
-                handle = os.pidfd_open(pid)
-                stack.callback(os.close, handle)
-        mounting.unmount(path)
-        if pid is not None and handle is not None:
-            _await_end(pid, handle, path)
+                handles[process] = os.pidfd_open(process)
+                stack.callback(os.close, handles[process])
+        is_gone = mounting.unmount(path, lazy=lazy)
+        if is_gone and not others:
+            for process, handle in handles.items():
+                _await_end(process, handle, path)
 
 
-def sweep(directory: str) -> None:
-    """Remove what daemons that are gone left in ``directory``, the runtime one, over ``LEFT_SECONDS`` ago."""
-    horizon = time.time() - LEFT_SECONDS
-    with os.scandir(directory) as entries:
-        ours = [entry for entry in entries if _OURS.fullmatch(entry.name)]
-    for entry in ours:
-        with contextlib.suppress(OSError):  # no reason not to mount; another may sweep too
-            if entry.stat(follow_symlinks=False).st_mtime < horizon:
-                _discard(entry.path)
-
-
-def _discard(path: str) -> None:
-    """Remove the file ``path`` of a mount, unless its daemon lives or it is just being mounted."""
-    mount = path.removesuffix(".new").rpartition(".")[0]
-    if has_listener(f"{mount}.sock"):
-        return
-    lock = _lock(f"{mount}.lock")
-    if lock is not None:
-        try:
-            os.unlink(path)
-            with contextlib.suppress(FileNotFoundError):  # it was that
-                os.unlink(f"{mount}.lock")
-        finally:
-            os.close(lock)
-
-
-@contextlib.contextmanager
-def _alone(path: str) -> Iterator[str]:
-    """``path``, while no other process of this user mounts there (it would mount over it unseen)."""
-    name = _beside_socket(path, ".lock")
-    lock = _lock(name)
-    try:
-        if lock is None:
-            raise MountError(f"{path} is being mounted by another process", mend="wait for it")
-        yield path
-        # Still locked: whoever opened it meanwhile sees that it is gone, and makes another.
-    finally:
-        if lock is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            os.close(lock)
-
-
-def _lock(name: str) -> int | None:
-    """A descriptor of the file ``name``, made if missing, locked; None where another process has the lock."""
+def _daemon_of(socket: str, path: str) -> int | None:
+    """The daemon at ``socket``; of two, one of which has just died, the next."""
+    deadline = time.monotonic() + BETWEEN_SECONDS
     while True:
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_file(lock, name):
-                return lock
-        except BlockingIOError:
-            os.close(lock)
-            return None
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
+        pid = daemon_pid(socket)
+        if pid is not None or time.monotonic() > deadline or mounting.is_dead(path):
+            return pid
+        time.sleep(LOOK_SECONDS)
 
 
-def _is_file(descriptor: int, name: str) -> bool:
-    """Whether ``descriptor`` is of the file that has this name now."""
+def _with_keeper(pid: int | None) -> list[int]:
+    """The daemon ``pid``, if there is one, and its keeper, if it has one."""
+    if pid is None:
+        return []
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(pid).parent()
+        if parent is not None and KEEPER[-1] in parent.cmdline():
+            return [pid, parent.pid]
+    return [pid]
+
+
+def _ready_pipe() -> tuple[int, int]:
+    """A pipe (read end, write end) whose ends are no standard streams, though those may be closed here."""
+    low = os.pipe()
     try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(name))
-    except FileNotFoundError:
-        return False
+        read_end = fcntl.fcntl(low[0], fcntl.F_DUPFD_CLOEXEC, _FIRST_FD)
+        try:
+            return read_end, fcntl.fcntl(low[1], fcntl.F_DUPFD_CLOEXEC, _FIRST_FD)
+        except BaseException:
+            os.close(read_end)
+            raise
+    finally:
+        for end in low:
+            os.close(end)
 
 
-def _beside_socket(mountpoint: str, suffix: str) -> str:
-    return socket_path(mountpoint).removesuffix(".sock") + suffix
+def _check_name(path: str) -> None:
+    """Raise MountError unless an Order can hold ``path``: JSON is UTF-8 (RFC 8259)."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise MountError(f"the name {path!r} is not in UTF-8", mend="mount at one that is") from None
 
 
-def _spawn(command: Sequence[str], order: Order) -> subprocess.Popen[bytes]:
+def _spawn(order: Order, taken: Taken | None) -> subprocess.Popen[bytes]:
+    """With ``taken`` the giver is told what the next one is to have (NOTIFY_SOCKET, sd_notify(3)).
+
+    The connection to the giver is held by keeper and daemons: as long as one of them lives, the mount is
+    given to no other, whatever becomes of this process.
+    """
+    daemon_command = [*order.command, *_shown(order)]
+    order = msgspec.structs.replace(order, command=daemon_command)
+    manager = {} if taken is None else {"NOTIFY_SOCKET": taken.manager}
     with contextlib.ExitStack() as stack:
         output = None if order.foreground else stack.enter_context(_open_log(order.mountpoint))
         daemon = subprocess.Popen(
-            [*command, *_shown(order)],
+            [*KEEPER, *_shown(order)] if order.settings.mount.keeper else daemon_command,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            pass_fds=[order.ready_fd],
-            start_new_session=True,
+            pass_fds=[order.ready_fd, *order.given.values(), *order.held],
+            # Past an automounter that waits for this mount come only processes of this one's group.
+            start_new_session=not mounting.is_automount(order.mountpoint),
             cwd="/",  # keeps no filesystem busy, and python -m searches the working directory for modules
-            env=_environment(),
+            env=_environment() | manager,
         )
     assert daemon.stdin is not None
     with contextlib.suppress(BrokenPipeError), daemon.stdin:  # dead already: the ready pipe tells
@@ -280,6 +329,8 @@ def _await_ready(daemon: subprocess.Popen[bytes], pipe: FileIO, timeout: float, 
     ready = msgspec.json.decode(answer, type=_Ready)
     if not ready.ok:
         raise MountError(ready.error, mend=ready.mend)
+    if ready.warning:
+        logging.getLogger(__name__).warning("%s", ready.warning)
 
 
 def _how_it_ended(daemon: subprocess.Popen[bytes]) -> str:
@@ -287,17 +338,21 @@ def _how_it_ended(daemon: subprocess.Popen[bytes]) -> str:
         status = daemon.wait(timeout=5)
     except subprocess.TimeoutExpired:
         return "closed its pipe"
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"ended with status {status}"
+    return how_it_ended(status)
 
 
 def _clear(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
-    """After a failed start: no process, no mount."""
+    """After a failed start: no process, no mount (at ``mountpoint``; "": it is another's)."""
     try:
         daemon.wait(timeout=2)  # one that said why it fails is on its way out, and unmounts
     except subprocess.TimeoutExpired:
-        daemon.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(daemon.pid)
+            process.suspend()  # a keeper starts no other daemon meanwhile
+            # Not by its group, which may be this process's: see _spawn.
+            for each in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # a dead disk may hold it in the kernel
             daemon.wait(timeout=5)
     mount = mounting.find_mount(mountpoint)

@@ -21,12 +21,25 @@ from fusestripe.stripes.resident import ResidentStripes
 from fusestripe.units import ObjectVersion, format_size
 from fusestripe.windows import Windows
 
-__all__ = ["Headway", "Prefetcher", "Report", "State", "outermost", "prefetch", "walk"]
+__all__ = [
+    "Headway",
+    "NotWhole",
+    "Pin",
+    "Prefetcher",
+    "Report",
+    "Send",
+    "State",
+    "outermost",
+    "prefetch",
+    "walk",
+]
 
-State = Literal["started", "running", "done", "failed"]
+State = Literal["started", "running", "done", "missing", "failed"]
 
 # Files at once: enough to hide the round trips of small ones; large ones share the memory budget.
 FILES_AT_ONCE = 8
+# Stripes that are put into an order with other nodes at once.
+ARRANGED = 256
 # Stripes of one file that are read from the cache disk at once where only that is asked for.
 CHECKED_AT_ONCE = 8
 # A stripe that was saved and comes back wrong is fetched again so many times.
@@ -35,20 +48,31 @@ ATTEMPTS = 3
 TELL_SECONDS = 0.1
 
 
+class NotWhole(CacheError):
+    """A file that was only looked at has bytes that are not in the cache."""
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A pin to be set, that holds ``until`` (seconds since the epoch); None: until it is taken away."""
+
+    until: float | None = None
+
+
 class Headway:
     """How far one file is, in bytes: those ``checked`` are in the cache and right.
 
-    Of them and of those under way some had to be ``fetched``; the rest were ``cached``.
+    Of them and of those under way some had to be ``fetched``; the rest were ``cached``. How many of the
+    former came ``from_peers`` is known once all are here.
     """
 
     def __init__(self) -> None:
-        self.checked = self.cached = 0
+        self.checked = self.cached = self.from_peers = 0
         self._fetched = 0
         self._under_way: dict[int, Callable[[], int]] = {}
 
     @property
     def fetched(self) -> int:
-        """What came from the origin for it, each byte once; of stripes under way what is here of them."""
+        """What origin or peers sent for it, each byte once; of stripes under way what is here of them."""
         return self._fetched + sum(arrived() for arrived in self._under_way.values())
 
     def begins(self, index: int, arrived: Callable[[], int]) -> None:
@@ -68,8 +92,15 @@ class Headway:
             self._fetched += length
 
 
+Arrange = Callable[[ObjectVersion, Sequence[int]], Sequence[int]]
+"""The order in which this node brings some stripes that other nodes of its job bring at the same time."""
+
+
 class Prefetcher:
-    """Brings whole versions into the cache, as much at a time as ``windows`` and the memory budget allow."""
+    """Brings whole versions into the cache, as much at a time as ``windows`` and the memory budget allow.
+
+    ``arrange``: others bring the same at the same time.
+    """
 
     def __init__(
         self,
@@ -80,7 +111,9 @@ class Prefetcher:
         read_back: ReadBack,
         windows: Windows,
         stripe_size: int,
+        arrange: Arrange | None = None,
     ) -> None:
+        self._arrange = arrange
         self._stripes = stripes
         self._reader = reader
         self._files = files
@@ -90,11 +123,14 @@ class Prefetcher:
 
     @asynccontextmanager
     async def held(
-        self, origin: Origin, version: ObjectVersion, after: AsyncExitStack
+        self, origin: Origin, version: ObjectVersion, after: AsyncExitStack, *, use: bool = True
     ) -> AsyncIterator[OpenFile]:
-        """The open file of ``version``. Where the block does not fail, it is held until ``after`` ends."""
+        """The open file of ``version``. Where the block does not fail, it is held until ``after`` ends.
+
+        ``use``: as for ``OpenFiles.hold``.
+        """
         async with AsyncExitStack() as until:
-            file = await self._files.hold(origin, version)
+            file = await self._files.hold(origin, version, use=use)
             until.push_async_callback(self._files.let_go, file)
             yield file
             after.push_async_callback(until.pop_all().aclose)
@@ -110,8 +146,12 @@ class Prefetcher:
         )
 
     async def check(self, file: OpenFile, headway: Headway) -> None:
-        """Read all of ``file`` from the cache. Raises CacheError unless every byte is there and right."""
+        """Read what the cache has of ``file``. Raises NotWhole unless every byte is there and right."""
         await self._for_each_stripe(file, partial(self._check, headway), lambda: CHECKED_AT_ONCE)
+        size = file.version.size
+        if headway.checked < size:
+            missing = f"{format_size(size - headway.checked)} of {format_size(size)}"
+            raise NotWhole(f"{missing} are missing in the cache", mend="prefetch it without --check")
 
     async def make_sure_of_room(self, files: int, size: int) -> None:
         """Raise CacheError where ``files`` of ``size`` bytes together cannot all be in the cache."""
@@ -129,9 +169,9 @@ class Prefetcher:
             mend="name fewer files, free some space on that disk, or choose another with --cache-dir",
         )
 
-    async def pin(self, file: OpenFile) -> None:
-        """Keep ``file`` from eviction until it is unpinned. Raises CacheError where the disk fails."""
-        await self._files.pin(file)
+    async def pin(self, file: OpenFile, pin: Pin) -> None:
+        """Keep ``file`` from eviction as ``pin`` says. Raises CacheError where the disk fails."""
+        await self._files.pin(file, pin.until)
 
     async def _for_each_stripe(
         self,
@@ -139,15 +179,18 @@ class Prefetcher:
         act: Callable[[OpenFile, int], Awaitable[None]],
         at_once: Callable[[], int],
     ) -> None:
+        """Raises the first error, once those stripes that were begun have ended too.
+
+        So nothing of a file that has failed is saved later, when a file that is done may have to make way.
+        """
         slots = trio.CapacityLimiter(1)
         errors: list[Exception] = []
 
-        async def one(index: int, scope: trio.CancelScope) -> None:
+        async def one(index: int) -> None:
             try:
                 await act(file, index)
             except Exception as error:
                 errors.append(error)
-                scope.cancel()
             finally:
                 slots.release_on_behalf_of(index)
 
@@ -155,7 +198,9 @@ class Prefetcher:
             for index in self._order(file):
                 slots.total_tokens = at_once()
                 await slots.acquire_on_behalf_of(index)
-                nursery.start_soon(one, index, nursery.cancel_scope)
+                if errors:
+                    break
+                nursery.start_soon(one, index)
         if errors:
             raise errors[0]
 
@@ -163,8 +208,11 @@ class Prefetcher:
         """All stripes; as many units, each on servers of its own, side by side as may be in flight."""
         stripes = range(stripe_count(file.version.size, self._stripe_size))
         batch = max(1, self._windows.in_flight(file) * file.unit // self._stripe_size)
+        if self._arrange is not None:
+            batch = max(batch, ARRANGED)
         for start in range(0, len(stripes), batch):
-            yield from spread_out(stripes[start : start + batch], (), self._stripe_size, file.unit)
+            some = spread_out(stripes[start : start + batch], (), self._stripe_size, file.unit)
+            yield from some if self._arrange is None else self._arrange(file.version, list(some))
 
     async def _bring(self, headway: Headway, file: OpenFile, index: int) -> None:
         length = self._length(file, index)
@@ -179,9 +227,8 @@ class Prefetcher:
         raise CacheError(f"the cache disk does not keep stripe {index} of {file.version}")
 
     async def _check(self, headway: Headway, file: OpenFile, index: int) -> None:
-        if not file.present(index) or not await self._read_back.is_right(file, index):
-            raise CacheError(f"{file.version} is not whole in the cache", mend="prefetch it without --check")
-        headway.is_right(index, self._length(file, index))
+        if file.present(index) and await self._read_back.is_right(file, index):
+            headway.is_right(index, self._length(file, index))
 
     def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)
@@ -190,9 +237,10 @@ class Prefetcher:
 class Report(msgspec.Struct, frozen=True):
     """Where one file stands: ``done`` of ``size`` bytes are in the cache and checked.
 
-    ``cached`` bytes were there already, ``fetched`` came from the origin; of the latter those are counted too
-    that are not checked yet. ``error`` and ``mend`` say why a file failed; a path of which nothing else is
-    known has size 0.
+    ``cached`` bytes were there already, ``fetched`` came from origin or peers; of the latter those count too
+    that are not checked yet, and of a whole file ``from_peers`` came from other nodes. Of a file that was
+    only looked at ``missing`` bytes are not there; it has failed only where nobody could look. ``error`` and
+    ``mend`` say why a file failed or what it lacks; a path of which nothing else is known has size 0.
     """
 
     path: str
@@ -203,6 +251,8 @@ class Report(msgspec.Struct, frozen=True):
     mend: str = ""
     cached: int = 0
     fetched: int = 0
+    from_peers: int = 0
+    missing: int = 0
 
 
 Send = Callable[[Report], Awaitable[None]]
@@ -230,13 +280,13 @@ async def walk(tree: Tree, path: str) -> AsyncIterator[Found]:
 
 
 async def prefetch(
-    tree: Tree, prefetcher: Prefetcher, paths: Sequence[str], send: Send, *, check: bool, pin: bool
+    tree: Tree, prefetcher: Prefetcher, paths: Sequence[str], send: Send, *, check: bool, pin: Pin | None
 ) -> None:
     """Bring the files at and below ``paths`` into the cache, telling ``send`` how each goes.
 
     What has come is not evicted for what comes later: that does not fit then, and has failed. With ``check``
-    nothing is fetched: a file of which not every byte is in the cache and right has failed. With ``pin``
-    every file that is done stays in the cache until it is unpinned.
+    nothing is fetched, and nothing counts as used: the reports say what is missing. With ``pin`` every file
+    that is done stays in the cache as long as it says.
 
     Raises CacheError, before anything is fetched, where the cache cannot hold all of them.
     """
@@ -251,7 +301,7 @@ async def prefetch(
             finally:
                 slots.release()
 
-        for path in paths:
+        for path in outermost(paths):
             try:
                 async for found in walk(tree, path):
                     await slots.acquire()  # here, so that no task waits for each file of a large tree
@@ -294,12 +344,14 @@ async def _act(
     headway: Headway,
     *,
     check: bool,
-    pin: bool,
+    pin: Pin | None,
 ) -> None:
-    async with prefetcher.held(origin, version, whole) as file:
+    async with prefetcher.held(origin, version, whole, use=not check) as file:
+        before = file.from_peers
         await (prefetcher.check if check else prefetcher.prefetch)(file, headway)
-        if pin:
-            await prefetcher.pin(file)
+        headway.from_peers = file.from_peers - before
+        if pin is not None:
+            await prefetcher.pin(file, pin)
 
 
 async def _one(tree: Tree, act: Act, found: Found, send: Send) -> None:
@@ -313,7 +365,16 @@ async def _one(tree: Tree, act: Act, found: Found, send: Send) -> None:
     def report(state: State, failure: FusestripeError | None = None) -> Report:
         error, mend = ("", "") if failure is None else (failure.message, failure.mend)
         return Report(
-            path, state, size, headway.checked, error, mend, cached=headway.cached, fetched=headway.fetched
+            path,
+            state,
+            size,
+            headway.checked,
+            error,
+            mend,
+            cached=headway.cached,
+            fetched=headway.fetched,
+            from_peers=headway.from_peers,
+            missing=size - headway.checked if state == "missing" else 0,
         )
 
     async def tell() -> None:
@@ -329,7 +390,10 @@ async def _one(tree: Tree, act: Act, found: Found, send: Send) -> None:
         nursery.start_soon(tell)
         failure = await _outcome(act(place.origin, version, headway))
         nursery.cancel_scope.cancel()
-    await send(report("done" if failure is None else "failed", failure))
+    if failure is None:
+        await send(report("done"))
+    else:
+        await send(report("missing" if isinstance(failure, NotWhole) else "failed", failure))
 
 
 async def _outcome(work: Awaitable[None]) -> FusestripeError | None:

@@ -41,7 +41,8 @@ class ReadBack:
         length = stripe_length(index, file.version.size, self._stripe_size)
         buffer = await self._stripes.take(length, urgent=False)
         try:
-            return await self._disk.run(partial(file.cached.load, index, buffer.view, checking=True))
+            check = partial(file.cached.load, index, buffer.view, checking=True)
+            return await self._disk.run(check, background=True)
         finally:
             self._stripes.give(buffer)
 

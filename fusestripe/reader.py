@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -33,6 +33,18 @@ log = logging.getLogger(__name__)
 
 # Stripes loaded ahead from the cache disk, which needs no more to be kept busy.
 LOADS_AHEAD = 4
+
+
+class Peers(Protocol):
+    """Other members, who may have stripes of ours."""
+
+    async def bring(self, stripe: Stripe) -> None:
+        """Fill ``stripe`` as far as they have it or its owner gets it."""
+        ...
+
+    async def around(self, stripe: Stripe) -> None:
+        """Fill it from any who has all of it: the origin does not give it."""
+        ...
 
 
 Data: TypeAlias = "memoryview | bytes | bytearray"
@@ -64,7 +76,8 @@ class Handle:
 class Reader:
     """Serves reads from memory, the cache and the origins, and fetches ahead of them.
 
-    ``windows`` says how far; ``disk`` has the threads that wait for the cache's disk.
+    ``windows`` says how far; ``disk`` has the threads that wait for the cache's disk; ``peers`` are asked
+    before the origin.
     """
 
     def __init__(
@@ -79,6 +92,7 @@ class Reader:
         read_back: ReadBack,
         windows: Windows,
         stripe_size: int,
+        peers: Peers | None = None,
     ) -> None:
         self._stripes = stripes
         self._pool = pool
@@ -89,6 +103,7 @@ class Reader:
         self._windows = windows
         self._disk = disk
         self._read_back = read_back
+        self._peers = peers
         self._reads = self._bytes = self._errors = 0
         # Over the patterns of handles and the counters, which any thread may touch. Never held for long.
         self._lock = threading.Lock()
@@ -116,6 +131,12 @@ class Reader:
 
         with suppress(CacheError):  # whoever reads it will find out, and say so
             await self._disk.run(show)
+
+    def check(self, handle: Handle) -> None:
+        """Have a whole file checked that another daemon saved, so that the kernel may read it."""
+        cached = handle.file.cached
+        if cached is not None and cached.complete and not cached.all_verified:
+            self._read_back.begin(handle.file)
 
     async def close(self, handle: Handle) -> None:
         """Let go of the handle; stripes on their way still arrive in the cache."""
@@ -288,9 +309,13 @@ class Reader:
     def _length(self, file: OpenFile, index: int) -> int:
         return stripe_length(index, file.version.size, self._stripe_size)
 
-    def _begin(self, file: OpenFile, index: int, *, urgent: bool) -> Stripe:
+    def lend(self, file: OpenFile, index: int) -> Stripe:
+        """Stripe ``index`` for another member: here, on its way, or fetched from the origin from now on."""
+        return self._stripes.find((file.version, index)) or self._begin(file, index, urgent=True, alone=True)
+
+    def _begin(self, file: OpenFile, index: int, *, urgent: bool, alone: bool = False) -> Stripe:
         key = (file.version, index)
-        work = partial(self._bring, file)
+        work = partial(self._bring, file, alone=alone)
         stripe = self._stripes.begin(key, self._length(file, index), work, urgent=urgent)
         self._count_in(file, index)
         return stripe
@@ -301,15 +326,17 @@ class Reader:
         if not file.present(index):
             file.in_flight.add(index)
 
-    async def _bring(self, file: OpenFile, stripe: Stripe) -> None:
-        """The work of one stripe: from the cache if it is there and right, else from the origin and saved."""
+    async def _bring(self, file: OpenFile, stripe: Stripe, *, alone: bool = False) -> None:
+        """The work of one stripe: from the cache if it is there and right, else fetched and saved.
+
+        ``alone``: without asking its owner first, since a member takes us for that.
+        """
         try:
             try:
                 await stripe.provide()
                 loaded = await self._load(file, stripe)
                 if not loaded:
-                    await self._fetcher.fetch(file.origin, stripe, stripe.key[1] * self._stripe_size)
-                    file.from_origin += stripe.length
+                    await self._fetch(file, stripe, None if alone else self._peers)
                     stripe.complete()
             finally:
                 file.in_flight.discard(stripe.key[1])
@@ -335,13 +362,27 @@ class Reader:
         stripe.complete()
         return True
 
+    async def _fetch(self, file: OpenFile, stripe: Stripe, peers: Peers | None) -> None:
+        """From the members as far as they have it, the rest from the origin."""
+        if peers is not None:
+            await peers.bring(stripe)
+        from_peers = stripe.filled
+        if from_peers < stripe.length:
+            instead = None if self._peers is None else self._peers.around
+            offset = stripe.key[1] * self._stripe_size
+            from_peers += await self._fetcher.fetch(file.origin, stripe, offset, instead)
+        file.from_peers += from_peers
+        file.from_origin += stripe.length - from_peers
+
     async def _save(self, file: OpenFile, stripe: Stripe) -> None:
         if file.cached is None:
-            stripe.unsaved = CacheError(f"the cache cannot be used for {file.version}", mend="see the log")
+            stripe.unsaved = CacheError(
+                f"the cache cannot be used for {file.version}", mend="fusestripe status names the log"
+            )
             return
         save = partial(file.cached.save, stripe.key[1], stripe.view)
         try:
-            saved = await self._disk.run(save)
+            saved = await self._disk.run(save, background=True)
             stripe.unsaved = saved.refusal(file.version)
             if file.cached.complete:
                 self._read_back.begin(file)

@@ -48,7 +48,9 @@ def format_size(size: float) -> str:
 def join_url(url: str, path: str) -> str:
     """``path`` below what ``url`` shows, for people; what follows a "?" stays at the end."""
     where, mark, query = url.partition("?")
-    return f"{where.rstrip('/')}/{printable(path)}{mark}{query}" if path else url
+    where = where.rstrip("/")
+    slashes = "///" if where.endswith(":") else "/"  # "file://" has no more than its scheme
+    return f"{where}{slashes}{printable(path)}{mark}{query}" if path else url
 
 
 def split_url(url: str) -> tuple[str, str]:

@@ -20,15 +20,26 @@ __all__ = ["Windows"]
 UNITS_AHEAD = 4
 # Seconds after its last read for which a file has a share of the memory.
 ACTIVE = 5.0
+# Of nodes that share what they fetch each has requests of its own to the origin; so many times more in flight
+# are worth their memory, of which no more than this part is in flight.
+NODES_AT_MOST = 4
+IN_FLIGHT_PART = 3 / 8
 
 
 class Windows:
     """A file holds its share of the memory of ``pool``, and has in flight what ``traffic`` says.
 
-    On the event loop.
+    ``nodes`` says how many share what they fetch, this one among them; None: it is alone. On the event loop.
     """
 
-    def __init__(self, pool: BufferPool, traffic: TrafficTable, stripe_size: int) -> None:
+    def __init__(
+        self,
+        pool: BufferPool,
+        traffic: TrafficTable,
+        stripe_size: int,
+        nodes: Callable[[], int] | None = None,
+    ) -> None:
+        self._nodes = nodes
         self._pool = pool
         self._traffic = traffic
         self._stripe_size = stripe_size
@@ -40,8 +51,12 @@ class Windows:
         self._active.move_to_end(file.version)
 
     def in_flight(self, file: OpenFile) -> int:
-        """How many of its stripes may be in flight."""
-        return self._traffic.of(file.origin).streams.share(file.version)
+        """How many of its stripes may be in flight, from the origin or from nodes that share them."""
+        share = self._traffic.of(file.origin).streams.share(file.version)
+        if self._nodes is None:
+            return share
+        nodes = min(self._nodes(), NODES_AT_MOST)
+        return max(share, min(nodes * share, int(self._pool.buffers * IN_FLIGHT_PART)))
 
     def wanted(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.support.azure_server import AzureServer
 from tests.support.google_server import GoogleServer
 from tests.support.hadoop.cluster import HdfsCluster
 from tests.support.hadoop.store import HdfsDirectory
+from tests.support.mounted_store import MountedStore
 from tests.support.proxy import Proxy
 from tests.support.seaweed import SeaweedServer
 from tests.support.web_server import WebServer
@@ -37,6 +39,12 @@ def s3_proxy(s3_server: SeaweedServer) -> Iterator[Proxy]:
     """A proxy before the S3 server: counts, shapes and breaks what passes through it."""
     with Proxy(s3_server.endpoint) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def store(s3_server: SeaweedServer, s3_bucket: str, s3_proxy: Proxy, tmp_path: Path) -> MountedStore:
+    """A new bucket that can be mounted, with every request counted."""
+    return MountedStore(s3_server, s3_bucket, s3_proxy, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -118,8 +119,15 @@ class CacheCatalogue:
             key=lambda entry: (entry.version, entry.stripe_size),
         )
 
-    def verify(self, entries: Iterable[CacheEntry] | None = None) -> Iterator[Verified]:
-        """Read the objects back from the disk, one by one, and clear their bad stripes. None: all objects."""
+    def verify(
+        self,
+        entries: Iterable[CacheEntry] | None = None,
+        tell: Callable[[CacheEntry, int], None] = lambda _entry, _length: None,
+    ) -> Iterator[Verified]:
+        """Read the objects back from the disk, one by one, and clear their bad stripes. None: all objects.
+
+        ``tell`` hears the bytes of each stripe as it was looked at.
+        """
         for entry in self.entries() if entries is None else entries:
             counters = Counters()
             parts = Parts(self._files, self._pool, self._marks, _NoRoom(), DiskHealth(), counters)
@@ -127,7 +135,7 @@ class CacheCatalogue:
             self._marks.hold(name)
             try:
                 obj = CachedObject(entry.version, entry.stripe_size, parts)
-                good = obj.verify()
+                good = obj.verify(partial(tell, entry))
                 obj.close()
             finally:
                 self._marks.let_go(name)

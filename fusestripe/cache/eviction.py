@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["Candidate", "plan"]
+__all__ = ["Candidate", "Forecast", "forecast", "plan"]
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -17,6 +17,42 @@ class Candidate(msgspec.Struct, frozen=True):
     last_use_ns: int
     in_use: bool = False
     pinned: bool = False
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What it takes to have ``need`` more bytes in the cache.
+
+    ``used`` of the ``limit`` are taken now, and ``free`` is what the disk has left for the cache;
+    ``evicted`` objects of ``evicted_bytes`` would have to go. Of what is used ``kept`` bytes cannot go: they
+    are pinned, in use, or wanted themselves. ``fits``: limit and disk have the room then.
+    """
+
+    need: int
+    used: int
+    limit: int
+    free: int
+    kept: int
+    evicted: int
+    evicted_bytes: int
+    fits: bool
+
+
+def forecast(entries: Iterable[Candidate], *, need: int, limit: int, reserve: int, free: int) -> Forecast:
+    """What ``plan`` comes to for the same arguments."""
+    entries = list(entries)
+    used = sum(entry.size for entry in entries)
+    victims = plan(entries, need=need, limit=limit, reserve=reserve, free=free)
+    freed = sum(entry.size for entry in victims)
+    return Forecast(
+        need=need,
+        used=used,
+        limit=limit,
+        free=max(0, free - reserve),
+        kept=sum(entry.size for entry in entries if entry.in_use or entry.pinned),
+        evicted=len(victims),
+        evicted_bytes=freed,
+        fits=used + need - freed <= limit and free - need + freed >= reserve,
+    )
 
 
 def plan(entries: Iterable[Candidate], *, need: int, limit: int, reserve: int, free: int) -> list[Candidate]:

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from fusestripe.cache.ledger import FORMAT
+from fusestripe.cache.root import is_on_disk, lies_at, mend_for, open_root
 from fusestripe.cache.seal import boot_id
 from fusestripe.cache.transfers import PAGE, write_at, write_direct
 from fusestripe.errors import CacheError
@@ -94,20 +95,20 @@ class CacheDirectory:
         if not create and not (path / "objects").is_dir():
             raise CacheError(f"there is no cache in {path}", mend="name its directory with --cache-dir")
         try:
-            self._root, self._objects = _open_root(path, create)
+            self._root, self._objects = open_root(path, create)
         except OSError as error:
             raise CacheError(
                 f"cannot use the cache directory {path}: {error.strerror}",
                 mend="choose a directory that this user can write to",
             ) from error
         try:
-            self._check_format(create)
+            self._check_format(self._root, create)
             self.direct = self._probe() if create else True
         except OSError as error:
             self.close()
             raise CacheError(
                 f"cannot write to the cache directory {path}: {error.strerror}",
-                mend=_mend_for(error),
+                mend=mend_for(error),
             ) from error
         except BaseException:
             self.close()
@@ -117,6 +118,30 @@ class CacheDirectory:
         """Close the directory's own descriptors."""
         os.close(self._objects)
         os.close(self._root)
+
+    def try_out(self) -> None:
+        """Write to the disk as stripes are written. Raises OSError."""
+        self.direct = self._probe()
+
+    def follow(self) -> bool:
+        """Whether the directory had to be made or opened anew; then it is.
+
+        It has to where another lies at its path by now, or none: somebody removed it, or mounted its disk
+        again. On another disk it is opened only where a cache is there already: what lies under the place of
+        a disk that is gone is not to be filled. The descriptors stay the same numbers, so that other threads
+        may use them meanwhile. Raises OSError, and CacheError where it may not be used any more.
+        """
+        if lies_at(self.path, self._root) and lies_at(self.path / "objects", self._objects):
+            return False
+        root, objects = open_root(self.path, is_on_disk(self.path, os.fstat(self._root).st_dev))
+        try:
+            self._check_format(root, create=True)
+            os.dup2(root, self._root, inheritable=False)
+            os.dup2(objects, self._objects, inheritable=False)
+        finally:
+            os.close(root)
+            os.close(objects)
+        return True
 
     def open_lock_file(self, name: str) -> int:
         """A descriptor of one of the files of locks, "locks" or "creating". Raises CacheError."""
@@ -299,9 +324,9 @@ class CacheDirectory:
             os.close(fd)
         os.rename(new, file, src_dir_fd=directory, dst_dir_fd=directory)
 
-    def _check_format(self, create: bool) -> None:
+    def _check_format(self, root: int, create: bool) -> None:
         try:
-            found = msgspec.json.decode(self._read(self._root, "format.json"), type=_Format).format
+            found = msgspec.json.decode(self._read(root, "format.json"), type=_Format).format
         except (FileNotFoundError, msgspec.MsgspecError):
             found = 0  # each ledger names its format too, so beginning anew is safe
         if found > FORMAT:
@@ -310,7 +335,7 @@ class CacheDirectory:
                 mend="upgrade fusestripe or choose another cache directory",
             )
         if found < FORMAT and create:
-            self._replace(self._root, "format.json", msgspec.json.encode(_Format(FORMAT)))
+            self._replace(root, "format.json", msgspec.json.encode(_Format(FORMAT)))
 
     def _probe(self) -> bool:
         """Write a page as stripes are written: finds out about O_DIRECT, and that there is a way to write."""
@@ -333,42 +358,6 @@ class CacheDirectory:
         finally:
             os.close(fd)
             _unlink(self._root, file)
-
-
-def _open_root(path: Path, create: bool) -> tuple[int, int]:
-    """Descriptors of the directory and of ``objects`` in it. Raises CacheError and OSError."""
-    if create:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            path.mkdir(0o700)
-    root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _check_owner(path, os.fstat(root))
-        if create:
-            with suppress(FileExistsError):
-                os.mkdir("objects", 0o700, dir_fd=root)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        objects = os.open("objects", flags, dir_fd=root)
-    except BaseException:
-        os.close(root)
-        raise
-    return root, objects
-
-
-def _mend_for(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space there or choose another --cache-dir"
-    return "choose a directory that this user can write to"
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    if status.st_uid != os.geteuid():
-        raise CacheError(
-            f"the cache directory {path} belongs to another user (uid {status.st_uid})",
-            mend="choose a directory of your own",
-        )
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise CacheError(f"every user can write to the cache directory {path}", mend=f"run: chmod o-w {path}")
 
 
 def _names(directory: int) -> list[str]:

@@ -26,6 +26,7 @@ __all__ = [
     "RECORD_SIZE",
     "Header",
     "StripeTable",
+    "count_filled",
     "decode_header",
     "decode_record",
     "decode_records",
@@ -123,6 +124,13 @@ def decode_records(header: Header, content: bytes) -> Iterator[tuple[int, int]]:
         checksum = decode_record(key, header.stripe_size, index, content[at : at + RECORD_SIZE])
         if checksum is not None:
             yield index, checksum
+
+
+def count_filled(header: Header, content: bytes) -> int:
+    """How many records the whole ledger ``content`` has that were ever written, right or not."""
+    stop = min(len(content), header.length)
+    records = (content[at : at + RECORD_SIZE] for at in range(header.records_at, stop, RECORD_SIZE))
+    return sum(any(record) for record in records)
 
 
 class StripeTable:

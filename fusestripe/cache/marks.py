@@ -26,7 +26,7 @@ import xxhash
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.errors import CacheError
 
-__all__ = ["UseMarks", "open_marks"]
+__all__ = ["UseMarks", "move_marks", "open_marks"]
 
 # struct flock of fcntl(2) with a 64-bit off_t: l_type, l_whence, l_start, l_len, l_pid (0 for these locks).
 _FLOCK = struct.Struct("hhqqi0q")
@@ -101,6 +101,18 @@ class UseMarks:
         found = fcntl.fcntl(self._using, _OFD_GETLK, wanted)
         return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
+    def move_to(self, using: int, creating: int) -> None:
+        """Hold all that is held in these files instead; takes over the descriptors."""
+        with self._lock:
+            try:
+                for place in self._held:
+                    _set(using, fcntl.F_RDLCK, place)  # whoever deletes just this one has it in the end
+                os.dup2(using, self._using, inheritable=False)
+                os.dup2(creating, self._creating, inheritable=False)
+            finally:
+                os.close(using)
+                os.close(creating)
+
     def close(self) -> None:
         """Let go of everything."""
         os.close(self._using)
@@ -129,9 +141,18 @@ class UseMarks:
 
 def open_marks(directory: CacheDirectory) -> UseMarks:
     """The marks of a cache directory. Raises CacheError where its files of locks cannot be opened."""
+    return UseMarks(*_open_files(directory))
+
+
+def move_marks(marks: UseMarks, directory: CacheDirectory) -> None:
+    """Have ``marks`` be in the files of the directory as it is now. Raises CacheError."""
+    marks.move_to(*_open_files(directory))
+
+
+def _open_files(directory: CacheDirectory) -> tuple[int, int]:
     using = directory.open_lock_file("locks")
     try:
-        return UseMarks(using, directory.open_lock_file("creating"))
+        return using, directory.open_lock_file("creating")
     except BaseException:
         os.close(using)
         raise

@@ -82,7 +82,7 @@ class Saved(enum.Enum):
         if self is Saved.DISK_DOWN:
             return CacheError(
                 f"{version} is not kept: the cache disk failed and is left alone for a while",
-                mend="look at the disk's health and the log",
+                mend="look at the disk's health; fusestripe status names the log",
             )
         return None
 
@@ -116,6 +116,7 @@ class CachedObject:
         self._lock = threading.Lock()
         self._creating = threading.Lock()
         self._pair: FilePair | None = None
+        self._is_damaged = False  # found so already, and not made anew since
         self.refresh()
         if checked is not None and self._pair is not None:
             self._pair.recall(checked)
@@ -194,9 +195,10 @@ class CachedObject:
         self._parts.counters.add(direct_reads=1, direct_read_bytes=length)
         return True
 
-    def verify(self) -> int:
+    def verify(self, tell: Callable[[int], None] = lambda _: None) -> int:
         """Read every present stripe back from the disk and clear the bad ones; the number of good bytes.
 
+        ``tell`` hears the bytes of each stripe that was looked at.
         Past the page cache where the filesystem allows it, after the data has been flushed to the disk. Takes
         one stripe's size of memory while it runs.
         """
@@ -216,12 +218,14 @@ class CachedObject:
             length = self._length(index)
             if self._check(pair, index, buffer, buffer[:length], pair.read_direct):
                 good += length
+            tell(length)
         return good
 
     def open_data(self) -> int:
         """A descriptor of the data file for reading, which the caller owns: the kernel reads the file by it.
 
-        Raises CacheError unless the file is whole and checked, and nobody has written to it since.
+        Raises CacheError unless the file is whole and checked, nobody has written to it since, and its disk
+        answers.
         """
         pair = self._pair
         if pair is None:
@@ -229,6 +233,9 @@ class CachedObject:
         try:
             data = pair.open_data()
         except (Replaced, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in (*_NOT_THE_DISK, errno.ENOENT):
+                self._parts.counters.add(read_errors=1)
+                self._parts.health.failed(f"opening {self._who}", error)
             raise CacheError(f"the cache file of {self._who} cannot be opened: {error}") from error
         if not pair.table.all_verified:  # as far as was known before it was opened, and looked at
             os.close(data)
@@ -287,7 +294,7 @@ class CachedObject:
 
     @property
     def _who(self) -> str:
-        return f"{self.version.origin}/{self.version.path}"
+        return str(self.version)
 
     def _length(self, index: int) -> int:
         return stripe_length(index, self.version.size, self.stripe_size)
@@ -309,9 +316,17 @@ class CachedObject:
             try:
                 found = find_pair(self._parts.directory, self._parts.pool, self.name, before)
             except Damaged as error:
-                _log.warning("cache: %s is begun anew: %s", self._who, error)
+                if not self._is_damaged:
+                    self._parts.counters.add(begun_anew=1)
+                    _log.warning("cache: %s is begun anew: %s", self._who, error)
                 found = None
+                self._is_damaged = True
+            else:
+                self._is_damaged = False
             self._pair = found
+            if found is not None and (bad := found.take_damaged()):
+                self._parts.counters.add(corrupt_stripes=bad)
+                _log.warning("cache: %d records in the ledger of %s are damaged", bad, self._who)
         if before is not None and before is not found:
             before.retire()
 
@@ -322,6 +337,7 @@ class CachedObject:
                 return
             self._pair = None
         pair.retire()
+        self._parts.counters.add(begun_anew=1)
         _log.warning("cache: the files of %s were taken away or replaced; begun anew", self._who)
 
     def _check(

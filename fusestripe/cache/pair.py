@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import itertools
+import mmap
 import os
+import random
 import stat
 import threading
 from collections.abc import Iterator
@@ -19,12 +21,13 @@ from fusestripe.cache.ledger import (
     RECORD_SIZE,
     Header,
     StripeTable,
+    count_filled,
     decode_header,
     decode_records,
     encode_record,
 )
 from fusestripe.cache.seal import Seal, is_settled, read_seal, write_seal
-from fusestripe.cache.transfers import PAGE, read_at, read_pages, write_at, write_direct
+from fusestripe.cache.transfers import PAGE, read_at, read_pages, write_at, write_direct, write_through
 
 __all__ = ["Checked", "Damaged", "FilePair", "Replaced", "find_pair", "read_ledger"]
 
@@ -41,16 +44,20 @@ class Replaced(Exception):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The state of a data file: another one means that somebody else may have written to it."""
+    """The state of a data file: another one means that somebody else may have written to it.
+
+    mtime alone does not tell: `cp -p` and `rsync -t` set it back.
+    """
 
     inode: int
     mtime_ns: int
+    ctime_ns: int
     size: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
         """The identity by stat(2)."""
-        return cls(status.st_ino, status.st_mtime_ns, status.st_size)
+        return cls(status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -95,6 +102,8 @@ class FilePair:
         self._writers = 0
         self._changes = 0  # how often others were seen to have written
         self._retired = False
+        self._damaged = 0  # records, as the ledger was read last, and those that nobody has been told of
+        self._untold = 0
         self._update(content)
         self._seal = seal
         if self._boot and self.complete and seal == self._seal_of(data):
@@ -109,6 +118,11 @@ class FilePair:
                 self._update(read_ledger(self._directory, self._name)[1])
                 self._ledger_ctime_ns = ledger.st_ctime_ns
         return True
+
+    def take_damaged(self) -> int:
+        """How many records of the ledger were found that do not fit, since this was asked last."""
+        found, self._untold = self._untold, 0
+        return found
 
     @property
     def complete(self) -> bool:
@@ -234,7 +248,20 @@ class FilePair:
                 os.fdatasync(fd)
 
     def open_data(self) -> int:
-        """A descriptor of the data file for reading, which the caller owns."""
+        """A descriptor of the data file for reading, which the caller owns.
+
+        A page of it, any, is read from the disk first: of a disk that fails nobody should get one.
+        """
+        page = memoryview(mmap.mmap(-1, PAGE))
+        try:
+            direct = self._open(DATA, os.O_RDONLY | os.O_DIRECT)
+            try:
+                os.preadv(direct, [page], random.randrange(-(-self._known.size // PAGE)) * PAGE)
+            finally:
+                os.close(direct)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # of a filesystem without O_DIRECT
+                raise
         return self._open(DATA, os.O_RDONLY)
 
     @property
@@ -246,6 +273,9 @@ class FilePair:
 
     def _update(self, content: bytes) -> None:
         found = dict(decode_records(self._header, content))
+        damaged = count_filled(self._header, content) - len(found)
+        self._untold += max(0, damaged - self._damaged)
+        self._damaged = damaged
         for index in self.table.indices():
             if index not in found:
                 self.table.clear(index)
@@ -286,7 +316,7 @@ class FilePair:
     def _notice(self, status: os.stat_result) -> None:
         """Compare the data file with what is known; where others have written to it, nothing is verified."""
         found = Identity.of(status)
-        if (found.inode, found.size) != (self._known.inode, self._known.size):
+        if (found.inode, found.size) != (self._known.inode, self._known.size) or not status.st_nlink:
             raise Replaced
         if not self._writers and found != self._known:
             self.table.forget_verified()
@@ -300,7 +330,7 @@ class FilePair:
                 done = write_direct(fd, data, offset)
         if done < len(data):
             with self._borrow(DATA) as fd:
-                write_at(fd, data[done:], offset + done)
+                write_through(fd, data[done:], offset + done)
 
     def _end_write(self) -> None:
         with self._lock:

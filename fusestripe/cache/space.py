@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from fusestripe.cache.eviction import Candidate, plan
+from fusestripe.cache.eviction import Candidate, Forecast, forecast, plan
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.cache.health import Counters
 
@@ -80,6 +80,19 @@ class Space:
         with self._lock:
             self._scan()
             return Capacity(self.limit, max(0, self.used + self._directory.free() - self._reserve))
+
+    def forecast(self, need: int, stays: Callable[[str], bool]) -> Forecast:
+        """What it would take to hold ``need`` bytes more, while the objects that ``stays`` names stay.
+
+        Reads the directory, changes nothing. Raises OSError.
+        """
+        with self._lock:
+            entries = self._scan()
+        entries = [
+            msgspec.structs.replace(entry, in_use=True) if stays(entry.name) else entry for entry in entries
+        ]
+        free = self._directory.free()
+        return forecast(entries, need=need, limit=self.limit, reserve=self._reserve, free=free)
 
     @property
     def used(self) -> int:

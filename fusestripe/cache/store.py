@@ -5,25 +5,27 @@ Every method may wait for the disk and may be called from any thread, unless it 
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fusestripe.cache.descriptors import DescriptorPool
-from fusestripe.cache.eviction import Candidate
+from fusestripe.cache.eviction import Candidate, Forecast
 from fusestripe.cache.files import CacheDirectory, object_name
 from fusestripe.cache.health import CacheStatistics, Counters, DiskHealth
-from fusestripe.cache.marks import open_marks
+from fusestripe.cache.marks import move_marks, open_marks
 from fusestripe.cache.object import CachedObject, Parts, Saved
 from fusestripe.cache.pair import Checked
 from fusestripe.cache.space import Capacity, Space, default_limit
 from fusestripe.errors import CacheError
 from fusestripe.units import ObjectVersion, format_size
 
-__all__ = ["CacheStatistics", "CacheStore", "CachedObject", "Capacity", "Saved"]
+__all__ = ["CacheStatistics", "CacheStore", "CachedObject", "Capacity", "Forecast", "Saved"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,13 +34,14 @@ _REMEMBERED_STRIPES = 1 << 20
 
 
 class _Held:
-    """A CachedObject and how many have acquired it."""
+    """A CachedObject, how many have acquired it, and whether one of them used it."""
 
-    __slots__ = ("obj", "users")
+    __slots__ = ("obj", "used", "users")
 
     def __init__(self, obj: CachedObject) -> None:
         self.obj = obj
         self.users = 0
+        self.used = False
 
 
 class CacheStore:
@@ -69,6 +72,7 @@ class CacheStore:
         self._remembered: OrderedDict[str, Checked] = OrderedDict()
         self._remembered_stripes = 0
         self._files = CacheDirectory(directory)
+        self._is_moved = False  # the directory is another, and the marks are not in it yet
         try:
             self._marks = open_marks(self._files)
         except BaseException:
@@ -98,9 +102,10 @@ class CacheStore:
             raise
         self._parts = Parts(self._files, self._pool, self._marks, self._space, self.health, self._counters)
 
-    def acquire(self, version: ObjectVersion) -> CachedObject:
+    def acquire(self, version: ObjectVersion, *, use: bool = True) -> CachedObject:
         """The object of ``version``, to be given back by ``release``: counted, one for all who hold it.
 
+        ``use``: this counts for the order of eviction, as it does for ``release``; a mere look does not.
         Raises CacheError where another process will not let go of it, or the store is closed.
         """
         name = object_name(version, self.stripe_size)
@@ -111,10 +116,11 @@ class CacheStore:
             else:
                 held.obj.refresh()
             held.users += 1
-            self._touch(name)
+            if use:
+                self._touch(name)
         return held.obj
 
-    def release(self, obj: CachedObject) -> None:
+    def release(self, obj: CachedObject, *, use: bool = True) -> None:
         """Undo one ``acquire``. After the last one the object may be evicted."""
         name = obj.name
         with self._claim(name):
@@ -122,9 +128,11 @@ class CacheStore:
             if held is None or held.obj is not obj:
                 raise ValueError(f"{obj!r} is not held")
             held.users -= 1
+            held.used |= use
             if held.users:
                 return
-            self._touch(name)
+            if held.used:
+                self._touch(name)
             obj.close()
             self._remember(name, obj.checked())
             with self._changed:
@@ -136,11 +144,14 @@ class CacheStore:
     def pin(self, version: ObjectVersion, until: float | None = None) -> None:
         """Keep ``version`` from eviction until ``until`` (seconds since the epoch; None: for ever).
 
-        It may be pinned before any of it is in the cache; CacheCatalogue.unpin takes the pin away.
-        Raises CacheError where the disk fails.
+        A pin that is there already and holds longer stays: two jobs may want the same file. It may be pinned
+        before any of it is in the cache; CacheCatalogue.unpin takes the pin away. Raises CacheError where
+        the disk fails.
         """
+        name = object_name(version, self.stripe_size)
         try:
-            self._files.pin(object_name(version, self.stripe_size), until)
+            if self._files.look(name).pinned_until < (math.inf if until is None else until):
+                self._files.pin(name, until)
         except OSError as error:
             raise CacheError(f"cannot pin {version.path} in the cache: {error.strerror}") from error
 
@@ -148,9 +159,47 @@ class CacheStore:
         """The most this cache can hold. Reads the directory. Raises OSError."""
         return self._space.capacity()
 
+    def present_bytes(self, version: ObjectVersion) -> int:
+        """How much of ``version`` is in the cache. No use of it. Raises CacheError."""
+        obj = self.acquire(version, use=False)
+        try:
+            return obj.present_bytes
+        finally:
+            self.release(obj, use=False)
+
+    def forecast(self, need: int, wanted: Collection[ObjectVersion]) -> Forecast:
+        """What it would take to hold ``need`` more bytes and all that is there of ``wanted``.
+
+        What any process uses now stays. Reads the directory, changes nothing. Raises OSError.
+        """
+        names = {object_name(version, self.stripe_size) for version in wanted}
+        return self._space.forecast(need, lambda name: name in names or self._marks.in_use(name))
+
     def rescan(self) -> None:
         """Have ``used`` and ``objects`` of the statistics be of now. Reads the directory."""
         self._space.rescan()
+
+    def try_disk(self) -> None:
+        """Where the disk has failed and has rested, write to it and have ``health`` know what came of it.
+
+        So it comes back though nobody saves a stripe. The directory is made anew where it was removed.
+        """
+        if self.health.state == "normal" or not self.health.worth_trying:
+            return
+        try:
+            self._is_moved |= self._files.follow()
+            self._files.try_out()
+            if self._is_moved:
+                move_marks(self._marks, self._files)
+                self._space.rescan()
+                self._is_moved = False
+                _log.warning("cache: %s was removed or replaced; it is begun anew", self.directory)
+        except (OSError, CacheError) as error:
+            is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if self._is_moved or not is_full:
+                self.health.failed(f"writing to {self.directory}", error)
+                return
+        self.health.succeeded()
 
     def statistics(self) -> CacheStatistics:
         """The counts and sizes now. Memory only."""
@@ -163,6 +212,7 @@ class CacheStore:
             held=len(self._held),
             descriptors=self._pool.open_count,
             health=self.health.state,
+            why=self.health.why,
             loads=count("loads"),
             loaded_bytes=count("loaded_bytes"),
             direct_reads=count("direct_reads"),
@@ -175,6 +225,7 @@ class CacheStore:
             evictions=count("evictions"),
             evicted_bytes=count("evicted_bytes"),
             corrupt_stripes=count("corrupt_stripes"),
+            begun_anew=count("begun_anew"),
             read_errors=count("read_errors"),
             write_errors=count("write_errors"),
         )

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar, cast
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 THREADS = 8
 """More keep no NVMe busier."""
+FOREGROUND = 3
+"""Threads that are kept for what a reader waits for, where a slow disk has many stripes to write."""
 WITHIN = 8.0
 """Seconds: longer than a healthy disk ever takes for a stripe, and short for a job that waits."""
 _MEND = "look at the disk's health; the cache is used again once it answers"
@@ -40,6 +42,8 @@ class DiskThreads:
     is asked of it, so whoever calls goes on without it at once. When the last call left behind has come back,
     the disk has answered, and is used again.
 
+    What nobody waits for runs in the background, in ``FOREGROUND`` threads less.
+
     Invariant: there are never more than ``threads`` threads, those left behind among them. What a call left
     behind looks at must not be used again (BufferPool sees to that), and its errors reach nobody.
     """
@@ -48,6 +52,7 @@ class DiskThreads:
         self._health = health
         self._within = within
         self._slots = trio.Semaphore(threads)
+        self._background = trio.Semaphore(max(1, threads - FOREGROUND))
         self._unbounded = trio.CapacityLimiter(math.inf)  # the slots count
         self._queue: set[trio.CancelScope] = set()
         self._token = trio.lowlevel.current_trio_token()
@@ -60,27 +65,30 @@ class DiskThreads:
         """How many threads the disk has not let go of; 0 while it is well."""
         return self._left
 
-    async def run(self, call: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
+    async def run(
+        self, call: Callable[[], T], *, undo: Callable[[T], object] | None = None, background: bool = False
+    ) -> T:
         """What ``call`` returns or raises. Raises DiskHangs where it is not back in time, or is not begun.
 
         ``undo`` is called with what a call left behind returns in the end. Cancelled only before it begins.
         """
-        return await self._run(_Call(call, undo))
+        slots = (self._background, self._slots) if background else (self._slots,)
+        return await self._run(_Call(call, undo), slots)
 
     async def finish(self, call: Callable[[], object]) -> None:
         """Have ``call`` run, now or as soon as the disk answers again, for which nobody waits here."""
         job = _Call(call)
         while not job.begun and not self._defer(call):
             with suppress(DiskHangs):
-                await self._run(job)
+                await self._run(job, (self._slots,))
 
     def at_rest(self, call: Callable[[], object]) -> None:
         """Run ``call`` here, or once the last call that was left behind has come back."""
         if not self._defer(call):
             call()
 
-    async def _run(self, job: _Call[T]) -> T:
-        await self._take_slot()
+    async def _run(self, job: _Call[T], slots: Iterable[trio.Semaphore]) -> T:
+        await self._take_slots(slots, job)
         job.begun = True
         try:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._within):
@@ -88,7 +96,7 @@ class DiskThreads:
                     self._work, job, limiter=self._unbounded, abandon_on_cancel=True
                 )
         except RuntimeError:  # no thread can be started
-            self._slots.release()
+            job.release_slots()
             raise
         except BaseException:
             self._give_up(job)
@@ -97,13 +105,18 @@ class DiskThreads:
             raise DiskHangs(f"the cache disk does not answer in {self._within:g} s", mend=_MEND)
         return job.result()
 
-    async def _take_slot(self) -> None:
+    async def _take_slots(self, slots: Iterable[trio.Semaphore], job: _Call[T]) -> None:
         with trio.CancelScope() as waiting:
             self._queue.add(waiting)
             try:
                 if self._left:
                     waiting.cancel()
-                await self._slots.acquire()
+                for slot in slots:
+                    await slot.acquire()
+                    job.slots.append(slot)
+            except trio.Cancelled:
+                job.release_slots()
+                raise
             finally:
                 self._queue.remove(waiting)
         if waiting.cancelled_caught:
@@ -116,7 +129,7 @@ class DiskThreads:
                 job.is_left = True
                 self._left += 1
         if not job.is_left:
-            self._slots.release()
+            job.release_slots()
             return False
         self._health.hangs(self._within)
         for waiting in self._queue:
@@ -139,7 +152,7 @@ class DiskThreads:
             job.clean_up()
             self._come_back()
             with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._slots.release)
+                self._token.run_sync_soon(job.release_slots)
 
     def _come_back(self) -> None:
         while True:
@@ -160,11 +173,16 @@ class _Call(Generic[T]):
     def __init__(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> None:
         self._call = call
         self._undo = undo
+        self.slots: list[trio.Semaphore] = []
         self._value: T | None = None
         self._error: BaseException | None = None
         self.begun = False
         self.is_back = False
         self.is_left = False
+
+    def release_slots(self) -> None:
+        while self.slots:
+            self.slots.pop().release()
 
     def work(self) -> None:
         try:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 
-__all__ = ["PAGE", "read_at", "read_pages", "write_at", "write_direct"]
+__all__ = ["PAGE", "read_at", "read_pages", "write_at", "write_direct", "write_through"]
+
+_WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WRITE_AND_WAIT, linux/fs.h
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 PAGE = 4096
 """O_DIRECT wants addresses, offsets and lengths to be multiples of the logical block; no disk's is larger."""
@@ -20,6 +25,20 @@ def write_at(fd: int, data: memoryview | bytes, offset: int) -> None:
             raise OSError(errno.EIO, "nothing was written")
         offset += done
         rest = rest[done:]
+
+
+def write_through(fd: int, data: memoryview, offset: int) -> None:
+    """Like ``write_at``, and wait until the disk has taken the bytes, as it has those of ``write_direct``.
+
+    Otherwise it could refuse them later, when nobody is told, and from the page cache they would seem right
+    for a while. Raises OSError.
+    """
+    write_at(fd, data, offset)
+    if _libc.sync_file_range(fd, offset, len(data), _WRITE_AND_WAIT):
+        number = ctypes.get_errno()
+        if number not in (errno.ENOSYS, errno.EINVAL):
+            raise OSError(number, os.strerror(number))
+        os.fdatasync(fd)
 
 
 def write_direct(fd: int, data: memoryview, offset: int) -> int:

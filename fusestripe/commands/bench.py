@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fusestripe.commands.completing import urls
 from fusestripe.commands.interrupts import interruptible
 from fusestripe.commands.options import (
     config_option,
@@ -77,7 +78,7 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 @click.command(epilog="Example: fusestripe bench s3://bucket/checkpoints/model.pt")
-@click.argument("url")
+@click.argument("url", shell_complete=urls)
 @config_option
 @setting_options("stripe_size")
 @o_option

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from fusestripe.cache.catalogue import CacheCatalogue, CacheEntry, Removed
+from fusestripe.commands.completing import urls as url_schemes
 from fusestripe.commands.options import config_option, json_option, print_json, setting_options
-from fusestripe.commands.status import format_duration
+from fusestripe.commands.status import ANY_WIDTH, format_duration, shorten
 from fusestripe.commands.usage import NamedCommands
-from fusestripe.config import load
+from fusestripe.config import load, path_in
 from fusestripe.errors import CacheError
-from fusestripe.units import ObjectVersion, format_size
+from fusestripe.units import ObjectVersion, format_size, printable
 
 __all__ = ["cache"]
+
+FOR_EVER = 253_402_300_799.0
+"""The last second of the year 9999: JSON has no number for a pin without an end."""
 
 
 @click.group(cls=NamedCommands, epilog="Example: fusestripe cache ls --cache-dir /nvme/fusestripe")
@@ -32,7 +40,12 @@ def cache() -> None:
 @config_option
 @json_option
 def list_(cache_dir: str | None, config: str | None, as_json: bool) -> None:
-    """List the file versions in the cache, and how much of each. The JSON is a list."""
+    """List the file versions in the cache, and how much of each.
+
+    The JSON is a list; sizes in bytes, times in seconds since the epoch. "present" is how much of the file is
+    there, "disk" the room it takes; "pinned_until" is null where "pinned" is false, and the end of the year
+    9999 for a pin without an end.
+    """
     with _open(cache_dir, config) as catalogue:
         entries = catalogue.entries()
     if as_json:
@@ -43,14 +56,15 @@ def list_(cache_dir: str | None, config: str | None, as_json: bool) -> None:
     for name in ("size", "in cache", "used"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for entry in entries:
-        marks = [*(["in use"] if entry.in_use else []), *(["pinned"] if entry.pinned else [])]
+    names = _distinct_names(entries)
+    for entry, name in zip(entries, names, strict=True):
+        marks = [*(["in use"] if entry.in_use else []), *([_pin(entry)] if entry.pinned else [])]
         ago = f"{format_duration(max(0, time.time() - entry.last_use))} ago"
         size = format_size(entry.version.size)
-        table.add_row(Text(_name(entry)), size, _share(entry), ago, ", ".join(marks))
+        table.add_row(Text(name), size, _share(entry), ago, ", ".join(marks))
     console = Console()
     if not console.is_terminal:
-        console.width = 1000  # a line a file, whatever reads it
+        console.width = ANY_WIDTH
     if entries:
         console.print(table)
     total = sum(entry.disk_bytes for entry in entries)
@@ -68,25 +82,32 @@ def verify(cache_dir: str | None, config: str | None, as_json: bool) -> None:
     A bad one is cleared, and fetched again when it is next read. Exits with 1 if there was one. The JSON is a
     list, as that of `cache ls`.
     """
-    bad = 0
+    bad = good = 0
     shown: list[dict[str, object]] = []
-    with _open(cache_dir, config) as catalogue:
-        for checked in catalogue.verify():
+    with _open(cache_dir, config) as catalogue, _progress() as bar:
+        entries = catalogue.entries()
+        for checked in catalogue.verify(entries, bar.tell):
+            bar.close()
             bad += checked.bad_stripes
+            good += checked.good_bytes
             found = {"good_bytes": checked.good_bytes, "bad_stripes": checked.bad_stripes}
             shown.append(_shown(checked.entry) | found)
             if not as_json:
                 verdict = f"{checked.bad_stripes} bad, cleared" if checked.bad_stripes else "good"
                 click.echo(f"{_name(checked.entry)}: {format_size(checked.good_bytes)} {verdict}")
+    stripes = "1 bad stripe" if bad == 1 else f"{bad:,} bad stripes"
     if as_json:
         print_json(shown)
+    elif entries:
+        click.echo(f"{catalogue.directory}: {_objects(len(entries))}, {format_size(good)} good, {stripes}")
+    else:
+        click.echo(f"{catalogue.directory}: nothing is in the cache")
     if bad:
-        stripes = "1 bad stripe" if bad == 1 else f"{bad:,} bad stripes"
         raise CacheError(f"{stripes} cleared", mend="what is missing is fetched again; look at the disk")
 
 
 @cache.command(epilog="Example: fusestripe cache evict s3://bucket/checkpoints/step-100")
-@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.argument("urls", metavar="URL...", nargs=-1, required=True, shell_complete=url_schemes)
 @setting_options("cache_dir")
 @config_option
 @json_option
@@ -106,14 +127,14 @@ def evict(
 
 
 @cache.command(epilog="Example: fusestripe cache unpin s3://bucket/checkpoints/step-100")
-@click.argument("urls", metavar="[URL]...", nargs=-1)
+@click.argument("urls", metavar="[URL]...", nargs=-1, shell_complete=url_schemes)
 @setting_options("cache_dir")
 @config_option
 @json_option
 def unpin(urls: tuple[str, ...], cache_dir: str | None, config: str | None, as_json: bool) -> None:
     """Let the files at and below each URL, as `cache ls` shows them, be evicted again.
 
-    Without a URL all of them. They were pinned by `prefetch --pin`.
+    Without a URL all of them. They were pinned by `prefetch --pin`, or for a time by `--pin-for`.
     """
     with _open(cache_dir, config) as catalogue:
         chosen = _chosen(catalogue, urls) if urls else [("", "")]
@@ -144,20 +165,6 @@ def clear(cache_dir: str | None, config: str | None, as_json: bool, pinned: bool
     _tell(removed, as_json)
 
 
-def path_in(url: str, origin: str) -> str | None:
-    """The path in ``origin`` (as ObjectVersion has it: "s3://bucket", "s3://bucket?endpoint=...", "file://")
-    that ``url`` names; "" is all of it, None: it names none. Without a "?" it is of any endpoint.
-    """
-    store, _, where = origin.partition("?")
-    place, asks, wanted = url.partition("?")
-    place = place.rstrip("/") if len(place.rstrip("/")) > len(store) else place
-    if asks and wanted != where:
-        return None
-    if place.rstrip("/") == store.rstrip("/"):
-        return ""
-    return place[len(store) + 1 :] if place.startswith(store + "/") else None
-
-
 def _chosen(catalogue: CacheCatalogue, urls: tuple[str, ...]) -> list[tuple[str, str]]:
     """Origins of the cache and paths in them that ``urls`` name. Raises CacheError for one of nothing."""
     versions = [entry.version for entry in catalogue.entries()]
@@ -186,11 +193,53 @@ def _open(cache_dir: str | None, config: str | None) -> CacheCatalogue:
 def _name(entry: CacheEntry) -> str:
     """The URL of a cached file, with the endpoint of its store behind it where that is not the usual one."""
     store, asks, where = entry.version.origin.partition("?")
-    return f"{store}/{entry.version.path}{asks}{where}"
+    return f"{store}/{printable(entry.version.path)}{asks}{where}"
+
+
+def _distinct_names(entries: Sequence[CacheEntry]) -> list[str]:
+    """The name of each; where several have one, with what they differ in: version, or size of the stripes."""
+    alike: dict[str, list[CacheEntry]] = defaultdict(list)
+    for entry in entries:
+        alike[_name(entry)].append(entry)
+    names = []
+    for entry in entries:
+        name = _name(entry)
+        others = alike[name]
+        apart = [entry.version.tag] if len({one.version.tag for one in others}) > 1 else []
+        if len({one.stripe_size for one in others}) > 1:
+            apart.append(f"stripes of {format_size(entry.stripe_size)}")
+        names.append(f"{name} [{', '.join(apart)}]" if apart else name)
+    return names
+
+
+class _Bar:
+    """How far one file after the other is; on a terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def tell(self, entry: CacheEntry, length: int) -> None:
+        """``length`` bytes more of ``entry`` were looked at."""
+        if not self._progress.task_ids:
+            self._progress.add_task(shorten(_name(entry)), total=entry.present_bytes)
+        self._progress.update(self._progress.task_ids[0], advance=length)
+
+    def close(self) -> None:
+        """The file is done."""
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)
+
+
+@contextmanager
+def _progress() -> Iterator[_Bar]:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield _Bar(progress)
 
 
 def _shown(entry: CacheEntry) -> dict[str, object]:
-    """For JSON: bytes; seconds since the epoch; ``pinned_until`` null for ever, 0 without a pin."""
+    """For JSON."""
     return {
         "url": _name(entry),
         "size": entry.version.size,
@@ -199,9 +248,23 @@ def _shown(entry: CacheEntry) -> dict[str, object]:
         "disk": entry.disk_bytes,
         "stripe_size": entry.stripe_size,
         "last_use": entry.last_use,
-        "pinned_until": None if math.isinf(entry.pinned_until) else entry.pinned_until,
+        "pinned": entry.pinned,
+        "pinned_until": _end_of_pin(entry),
         "in_use": entry.in_use,
     }
+
+
+def _pin(entry: CacheEntry) -> str:
+    """That it is pinned, and until when, by this machine's clock."""
+    if entry.pinned_until >= FOR_EVER:
+        return "pinned"
+    return time.strftime("pinned until %Y-%m-%d %H:%M", time.localtime(entry.pinned_until))
+
+
+def _end_of_pin(entry: CacheEntry) -> float | None:
+    if not entry.pinned:
+        return None
+    return FOR_EVER if math.isinf(entry.pinned_until) else entry.pinned_until
 
 
 def _share(entry: CacheEntry) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from fusestripe.commands.completing import directories, files, option_names
 from fusestripe.config import SETTINGS, parse_options
 
 __all__ = [
@@ -23,9 +24,17 @@ __all__ = [
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 json_option = click.option("as_json", "--json", is_flag=True, help="Print JSON, for scripts.")
-config_option = click.option("--config", metavar="FILE", help="TOML file with settings.")
+config_option = click.option(
+    "--config", metavar="FILE", shell_complete=files, help="TOML file with settings."
+)
 o_option = click.option(
-    "-o", "options", multiple=True, metavar="KEY=VALUE,...", help="Any setting by its name, as mount(8) does."
+    "-o",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    shell_complete=option_names,
+    help="Any setting by its name, as mount(8) does: "
+    f"{', '.join(setting.option for setting in SETTINGS if setting.option)}.",
 )
 
 
@@ -40,7 +49,13 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
                 add = click.option(setting.flag, setting.option, is_flag=True, default=None, help=meaning)
             else:
                 metavar = {"directory": "DIR", "count": "N"}.get(setting.kind, setting.kind.upper())
-                add = click.option(setting.flag, setting.option, metavar=metavar, help=meaning)
+                add = click.option(
+                    setting.flag,
+                    setting.option,
+                    metavar=metavar,
+                    shell_complete=directories if setting.kind == "directory" else None,
+                    help=meaning,
+                )
             command = add(command)
         return command
 

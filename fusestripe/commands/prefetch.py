@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from fusestripe.api import bring
+from fusestripe.api import bring, pin_of, plans, ranks_of
+from fusestripe.commands.completing import paths_or_urls
 from fusestripe.commands.interrupts import interruptible
 from fusestripe.commands.options import (
     config_option,
@@ -24,9 +25,11 @@ from fusestripe.commands.options import (
     read_flags,
     setting_options,
 )
-from fusestripe.commands.status import format_duration
+from fusestripe.commands.planned import choice_line, failure, show_plans
+from fusestripe.commands.status import format_duration, shorten
 from fusestripe.prefetcher import Report
-from fusestripe.units import format_size
+from fusestripe.selection import Choice, Wanted
+from fusestripe.units import format_size, printable
 
 __all__ = ["Bars", "FetchSpeed", "JsonLines", "Lines", "Speed", "Tally", "prefetch"]
 
@@ -35,7 +38,11 @@ SPEED_SECONDS = 10.0
 
 
 class Display(Protocol):
-    """Shows reports as they come; ``note`` at the end sums up."""
+    """Shows choices and reports as they come; ``note`` at the end sums up."""
+
+    def choose(self, choice: Choice) -> None:
+        """Show what was chosen."""
+        ...
 
     def tell(self, report: Report) -> None:
         """Show one."""
@@ -46,39 +53,90 @@ class Display(Protocol):
         ...
 
 
-@click.command(epilog="Example: fusestripe prefetch /mnt/ckpt/step-100")
-@click.argument("sources", metavar="PATH|URL...", nargs=-1, required=True)
+@click.command(epilog="Example: fusestripe prefetch --latest --rank-local --pin-for 12h /mnt/ckpt/run-7")
+@click.argument("sources", metavar="PATH|URL...", nargs=-1, required=True, shell_complete=paths_or_urls)
 @config_option
 @setting_options("cache_dir", "cache_size", "stripe_size", "stripe_count", "memory")
 @o_option
-@click.option("--check", is_flag=True, help="Fetch nothing; check that every byte is in the cache.")
+@click.option("--plan", is_flag=True, help="Fetch nothing: say what would be fetched, and whether it fits.")
+@click.option(
+    "--check", is_flag=True, help="Fetch nothing: read back what is in the cache, and tell what is missing."
+)
+@click.option("--latest", is_flag=True, help="Of the checkpoints in each, take the newest that is whole.")
+@click.option("--rank-local", is_flag=True, help="Only what this node's ranks read, where names tell.")
+@click.option("--ranks", metavar="RANKS", help='The same for these: 0-7, or "0-7/64" of 64 in all.')
 @click.option("--pin", is_flag=True, help="Never evict them, until `fusestripe cache unpin`.")
+@click.option("--pin-for", metavar="TIME", help="Not before so long: 12h. The longest of several pins holds.")
 @json_option
 def prefetch(
     sources: tuple[str, ...],
     config: str | None,
     options: tuple[str, ...],
+    plan: bool,
     check: bool,
+    latest: bool,
+    rank_local: bool,
+    ranks: str | None,
     pin: bool,
+    pin_for: str | None,
     as_json: bool,
     **flags: str | None,
 ) -> None:
     """Bring whole files and trees into the cache.
 
     A PATH is under a mount, whose daemon does it with its own settings; a URL needs no mount. Returns when
-    every byte is on the disk and checked; exits with 1 if a file failed. The JSON is a line for each file.
+    every byte is on the disk and checked; exits with 1 if a file failed or, with --check, misses a byte, or,
+    with --plan, it does not fit. The JSON is a line for each file and each choice that --latest or ranks
+    made; with --plan one for each mount, and one for all URLs.
+
+    \b
+    --latest knows torch.distributed.checkpoint (.metadata), DeepSpeed (latest),
+    Megatron (latest_checkpointed_iteration.txt), safetensors and
+    pytorch_model.bin with their indexes, and the Trainer's checkpoint-N. Newer is
+    what has the higher numbers in its name. One that is still being written, or
+    lacks a file, is skipped. The small files that tell are read.
+
+    \b
+    --rank-local has the ranks from torchrun's environment (RANK and LOCAL_RANK or
+    GROUP_RANK, LOCAL_WORLD_SIZE, WORLD_SIZE) or Slurm's (SLURM_NODEID with
+    SLURM_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE; one task on a node with several
+    SLURM_GPUS_ON_NODE launches a process for each; in a Prolog, one for each of
+    SLURM_JOB_GPUS on the nodes of SLURM_JOB_NODELIST). It takes for granted
+      that as many ranks read as wrote, and each reads what it wrote;
+      DeepSpeed: rank = dp * mp ranks + mp, and no elastic_checkpoint;
+      Megatron: tp innermost, pp outermost, in the directory's mp_rank_TP_PP.
+    What it leaves out can still be read, and is fetched then. Where names do not
+    tell (safetensors, pipelines of DeepSpeed, experts of Megatron, another number
+    of ranks) everything is brought, and the line about the choice says so.
     """
+    if plan and check:
+        raise click.UsageError("--plan and --check do not go together")
+    said = read_flags(options, flags)
+    wanted = Wanted(
+        check=check,
+        pin=pin_of(pin, pin_for),
+        latest=latest,
+        ranks=ranks_of(ranks or ("local" if rank_local else None)),
+    )
+    if plan:
+        found = interruptible(lambda: plans(sources, said, config=config, wanted=wanted))
+        show_plans(found, as_json=as_json)
+        if any(not one.fits or one.failures for one in found):
+            sys.exit(1)
+        return
     tally = Tally()
     with _display(as_json) as display:
 
-        def tell(report: Report) -> None:
-            tally.add(report)
-            display.tell(report)
+        def tell(told: Report | Choice) -> None:
+            if isinstance(told, Choice):
+                display.choose(told)
+            else:
+                tally.add(told)
+                display.tell(told)
 
-        said = read_flags(options, flags)
-        interruptible(lambda: bring(sources, said, tell, config=config, check=check, pin=pin))
+        interruptible(lambda: bring(sources, said, tell, config=config, wanted=wanted))
         display.note(tally.summary())
-    if tally.failed:
+    if tally.failed or tally.missing:
         sys.exit(1)
 
 
@@ -86,33 +144,47 @@ class Tally:
     """What has been told so far."""
 
     def __init__(self) -> None:
-        self.done = self.failed = self.bytes = self.fetched = 0
+        self.done = self.failed = self.bytes = self.fetched = self.from_peers = 0
+        self.incomplete = self.missing = 0
         self._started = time.monotonic()
 
     def add(self, report: Report) -> None:
         """Count it, if it is the last of its file."""
         self.failed += report.state == "failed"
-        if report.state == "done":
+        if report.state in ("done", "missing"):
             self.done += 1
             self.bytes += report.size
             self.fetched += report.fetched
+            self.from_peers += report.from_peers
+        if report.state == "missing":
+            self.incomplete += 1
+            self.missing += report.missing
 
     def summary(self) -> str:
         """One line: files, bytes, time, where they came from, failures."""
         seconds = time.monotonic() - self._started
         files = f"{self.done:,} file{'' if self.done == 1 else 's'}, {format_size(self.bytes)}"
-        took = format_duration(seconds) if seconds >= 1 else "1 s"
-        there = format_size(self.bytes - self.fetched)
+        there = format_size(self.bytes - self.fetched - self.missing)
         failed = f"; {self.failed:,} failed" if self.failed else ""
-        return f"{files} in {took}: {format_size(self.fetched)} fetched, {there} there already{failed}"
+        took = format_duration(max(seconds, 0.1))
+        if self.missing:
+            where = f"{self.incomplete:,} file{'' if self.incomplete == 1 else 's'}"
+            return f"{files} in {took}: {there} there, {format_size(self.missing)} missing in {where}{failed}"
+        peers = f" ({format_size(self.from_peers)} from other nodes)" if self.from_peers else ""
+        fetched = format_size(self.fetched)
+        return f"{files} in {took}: {fetched} fetched{peers}, {there} there already{failed}"
 
 
 class JsonLines:
-    """A line of JSON for each file, when it is done or has failed."""
+    """A line of JSON for each choice, and for each file when it is done or has failed."""
+
+    def choose(self, choice: Choice) -> None:
+        """Print it."""
+        print_json(choice)
 
     def tell(self, report: Report) -> None:
         """Print it if it is the last of its file."""
-        if report.state in ("done", "failed"):
+        if report.state in ("done", "missing", "failed"):
             print_json(report)
 
     def note(self, text: str) -> None:
@@ -120,12 +192,18 @@ class JsonLines:
 
 
 class Lines:
-    """A line for each file; those that failed on stderr."""
+    """A line for each choice and each file; those that failed on stderr."""
+
+    def choose(self, choice: Choice) -> None:
+        """Print it."""
+        click.echo(choice_line(choice))
 
     def tell(self, report: Report) -> None:
         """Print it if it is the last of its file."""
         if report.state == "done":
-            click.echo(f"{report.path}: {format_size(report.size)}")
+            click.echo(f"{printable(report.path)}: {format_size(report.size)}")
+        elif report.state == "missing":
+            click.echo(lack(report))
         elif report.state == "failed":
             click.echo(failure(report), err=True)
 
@@ -186,9 +264,13 @@ class Bars:
         self._files: dict[str, _Moved] = {}
         self._known = 0
 
+    def choose(self, choice: Choice) -> None:
+        """Print it above the bars."""
+        self._progress.console.print(Text(choice_line(choice)), soft_wrap=True)
+
     def tell(self, report: Report) -> None:
         """Move the bars."""
-        path = report.path
+        path = printable(report.path)
         file = self._files.setdefault(path, _Moved())
         if report.state == "started":
             self._known += report.size
@@ -198,10 +280,12 @@ class Bars:
         self._total.moved(here, fetched)
         if path in self._tasks:
             self._progress.update(self._tasks[path], completed=file.here)
-        if report.state in ("done", "failed"):
+        if report.state in ("done", "missing", "failed"):
             del self._files[path]
             if path in self._tasks:
                 self._progress.remove_task(self._tasks.pop(path))
+        if report.state == "missing":
+            self._progress.console.print(Text(lack(report), style="yellow"))
         if report.state == "failed":
             self._progress.console.print(Text(failure(report), style="red"))
         self._progress.update(self._all, total=self._known, completed=self._total.here)
@@ -229,11 +313,7 @@ def _display(as_json: bool) -> Iterator[Display]:
             yield Bars(progress)
 
 
-def failure(report: Report) -> str:
-    """Why a file failed, with the mend, on one line."""
-    return ": ".join(filter(None, (report.path, report.error, report.mend)))
-
-
-def shorten(path: str, width: int = 36) -> str:
-    """The end of ``path``, where names differ."""
-    return path if len(path) <= width else "..." + path[3 - width :]
+def lack(report: Report) -> str:
+    """How much of a file is there and how much is not."""
+    there, size, missing = map(format_size, (report.done, report.size, report.missing))
+    return f"{printable(report.path)}: {there} of {size} there, {missing} missing"

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-__all__ = ["Misused", "NamedCommands", "Refused", "usage_in_one_line"]
+from fusestripe.stderr import goes_to_journal, with_priority
+
+__all__ = ["Misconfigured", "Misused", "NamedCommands", "Refused", "usage_in_one_line"]
 
 
 class Refused(click.ClickException):
     """An error as a person reads it: one line on stderr, exit status 1."""
 
     def show(self, file: Any = None) -> None:
-        """Print it."""
-        click.echo(f"fusestripe: {self.format_message()}", file=file, err=file is None)
+        """Print it; the journal is told that it is an error."""
+        line = f"fusestripe: {self.format_message()}"
+        if file is None and goes_to_journal():
+            line = with_priority(line, logging.ERROR)
+        click.echo(line, file=file, err=file is None)
 
 
 class Misused(Refused):
     """The same for a command line that cannot be understood; exit status 2, as everywhere."""
 
     exit_code = 2
+
+
+class Misconfigured(Refused):
+    """The same for a service manager: with these settings it tries in vain (EX_CONFIG of sysexits.h)."""
+
+    exit_code = 78
 
 
 class NamedCommands(click.Group):
@@ -34,7 +46,8 @@ class NamedCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """See click.Group."""
         name, known = args[0], self.list_commands(ctx)
-        if name not in known and not name.startswith("-"):
+        # A shell that completes a line asks for what follows a mistake, too.
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, known, n=1)
             mend = f'did you mean "{near[0]}"?' if near else f"{ctx.command_path} has {', '.join(known)}"
             raise Misused(f'unknown command "{name}": {mend}')

@@ -11,7 +11,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from fusestripe.config.settings import Settings, StripeSettings
+from fusestripe.cgroups import MemoryLimit
+from fusestripe.config.machine import OWN_MEMORY, Machine
+from fusestripe.config.settings import PeerSettings, Settings, StripeSettings
 from fusestripe.config.sources import Given, Key
 from fusestripe.errors import ConfigError
 from fusestripe.units import KIB, MIB, format_size
@@ -27,6 +29,10 @@ COUNT_MAXIMUM = 1024
 COMPONENT_MAXIMUM = 255
 """Bytes in one component of a path (NAME_MAX of limits.h)."""
 
+# host, host:port, IPv6, [IPv6]:port
+_MEMBER = re.compile(
+    r"[\w.-]+(:\d{1,5})?|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*|\[[0-9a-fA-F:.]+\](:\d{1,5})?"
+)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 # Secrets as AWS writes them may hold a "/", which ends the authority for a URL parser: what follows the
 # colon there is no port, and an "@" still comes.
@@ -45,15 +51,45 @@ class _Rule(msgspec.Struct, frozen=True):
     mend: str
 
 
-def check_numbers(settings: Settings, given: Mapping[Key, Given], machine: int) -> None:
-    """Raise ConfigError where a number is out of range or two do not go together.
-
-    ``machine`` is how many bytes of memory there are.
-    """
-    for rule in (*_stripe_rules(settings.stripes, machine), *_other_rules(settings)):
+def check_numbers(settings: Settings, given: Mapping[Key, Given], machine: Machine) -> None:
+    """Raise ConfigError where a number is out of range, two do not go together, or there is no room."""
+    rules = (
+        *_limit_rules(settings.stripes, machine.limit, is_said=("stripes", "memory") in given),
+        *_stripe_rules(settings.stripes, machine.memory),
+        *_other_rules(settings),
+    )
+    for rule in rules:
         if rule.is_broken:
             place = next((given[key].where for key in rule.keys if key in given), "settings")
             raise ConfigError(f"{place}: {rule.message}", mend=rule.mend)
+
+
+def _limit_rules(stripes: StripeSettings, limit: MemoryLimit | None, *, is_said: bool) -> tuple[_Rule, ...]:
+    """Beyond the limit of a control group the kernel kills, and in the middle of a read."""
+    if limit is None:
+        return ()
+    allowed, size, memory = format_size(limit.size), ("stripes", "size"), ("stripes", "memory")
+    enough = max(2 * OWN_MEMORY, OWN_MEMORY + 2 * stripes.size)
+    most = (limit.size - OWN_MEMORY) // MIB
+    raised = f"the limit to {format_size(enough)} or more"
+    return (
+        _Rule(
+            is_said and stripes.memory + OWN_MEMORY > limit.size,
+            (memory,),
+            f"a memory budget of {format_size(stripes.memory)}, and {format_size(OWN_MEMORY)} that fusestripe"
+            f" takes beside it, are more than the {allowed} that {limit.said_by} allows",
+            f"take {most}MiB or less, or raise the limit"
+            if most * MIB >= stripes.size
+            else f"raise {raised}",
+        ),
+        _Rule(
+            not is_said and stripes.memory < stripes.size,
+            (size,),
+            f"the {allowed} of memory that {limit.said_by} allows leave no room to read"
+            f" stripes of {format_size(stripes.size)}",
+            f"raise {raised}",
+        ),
+    )
 
 
 def _stripe_rules(stripes: StripeSettings, machine: int) -> tuple[_Rule, ...]:
@@ -114,6 +150,34 @@ def _other_rules(settings: Settings) -> tuple[_Rule, ...]:
             (("mount", "timeout"),),
             "a timeout of 0 seconds fails every read",
             "take 300, or what your job can wait",
+        ),
+        *_peer_rules(settings.peers),
+    )
+
+
+def _peer_rules(peers: PeerSettings) -> tuple[_Rule, ...]:
+    """How members are known is said in one way, and each can be an address."""
+    ways = {"members": bool(peers.members), "dns": bool(peers.dns), "slurm": peers.slurm}
+    said = [key for key, is_said in ways.items() if is_said]
+    wrong = next((member for member in peers.members if not _MEMBER.fullmatch(member)), "")
+    return (
+        _Rule(
+            len(said) > 1,
+            tuple(("peers", key) for key in reversed(said)),
+            f"peers are known by {' and by '.join(said)}",
+            "say one of them",
+        ),
+        _Rule(
+            not 0 < peers.port < 65536,
+            (("peers", "port"),),
+            f"{peers.port} is no port for peers",
+            "take one from 1 to 65535, like 7070",
+        ),
+        _Rule(
+            bool(wrong),
+            (("peers", "members"),),
+            f"{wrong!r} is no member",
+            'write them like ["node1:7070", "node2:7070"]',
         ),
     )
 

@@ -11,16 +11,28 @@ from typing import Any
 import msgspec
 
 from fusestripe.config.document import Document
-from fusestripe.config.settings import SECTIONS, SETTINGS, Setting
+from fusestripe.config.mountoptions import read_standard
+from fusestripe.config.settings import JOB_SETTINGS, SECTIONS, SETTINGS, Setting
 from fusestripe.config.values import from_text, typed
 from fusestripe.errors import ConfigError
 
-__all__ = ["Given", "Key", "from_document", "from_environ", "from_flags", "parse_options", "routes_of"]
+__all__ = [
+    "Given",
+    "Key",
+    "from_document",
+    "from_environ",
+    "from_flags",
+    "parse_options",
+    "routes_of",
+    "split_options",
+]
 
 Key = tuple[str, str]
 """Section and key, as in TOML."""
 
 _OPTIONS = {setting.option: setting for setting in SETTINGS if setting.option}
+_IN_FILES = (*SETTINGS, *JOB_SETTINGS)
+_SECTIONS = (*SECTIONS, "job")
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -37,20 +49,31 @@ class Given(msgspec.Struct, frozen=True):
 
 
 def parse_options(text: str) -> dict[str, str | bool]:
-    """``key=value,key`` as in mount(8): a key alone is True; a comma in a value is written ``\\,``."""
+    """``key=value,key`` as in mount(8): a key alone is True; a comma in a value is written ``\\,``.
+
+    Options of mount(8) itself are taken as there. Raises ConfigError for those that cannot be given, as "rw".
+    """
     options: dict[str, str | bool] = {}
-    for item in re.split(r"(?<!\\),", text):
-        name, equals, value = item.replace("\\,", ",").strip().partition("=")
-        if name:
-            options[name] = value if equals else True
+    for name, value in split_options(text):
+        if name == "rw" and value is None:
+            raise ConfigError("rw: a mount is only ever read", mend="leave it out")
+        standard = read_standard(name, value)
+        options |= standard if standard is not None else {name: True if value is None else value}
     return options
+
+
+def split_options(text: str) -> list[tuple[str, str | None]]:
+    """``key=value,key`` in order: a key alone has None; a comma in a value is written ``\\,``."""
+    items = [item.replace("\\,", ",").strip() for item in re.split(r"(?<!\\),", text)]
+    parts = [item.partition("=") for item in items]
+    return [(name, value if equals else None) for name, equals, value in parts if name]
 
 
 def from_document(document: Document) -> dict[Key, Given]:
     """What the file says outside its routes. Raises ConfigError for a key it should not hold."""
     given: dict[Key, Given] = {}
     for section, table in document.data.items():
-        if section not in SECTIONS:
+        if section not in _SECTIONS:
             raise _unknown_key(document, (section,), "")
         if section == "route":
             continue
@@ -113,7 +136,7 @@ def from_flags(flags: Mapping[str, object]) -> dict[Key, Given]:
 def _from_table(
     document: Document, section: str, table: Mapping[str, object], path: tuple[str | int, ...]
 ) -> dict[Key, Given]:
-    known = {setting.key: setting for setting in SETTINGS if setting.section == section}
+    known = {setting.key: setting for setting in _IN_FILES if setting.section == section}
     given: dict[Key, Given] = {}
     for key, value in table.items():
         if key not in known:
@@ -141,14 +164,15 @@ def _from_text(setting: Setting, value: object, where: str) -> Given:
 def _unknown_key(document: Document, path: tuple[str | int, ...], section: str) -> ConfigError:
     """An error that names the key, its line, and the nearest key there is, in this section or another."""
     key = str(path[-1])
-    here = {setting.key: f'"{setting.key}"' for setting in SETTINGS if setting.section == section}
-    here |= {setting.option: f'"{setting.key}"' for setting in SETTINGS if setting.section == section}
-    elsewhere = {other: f"[{other}]" for other in SECTIONS} if not section else {}
-    for setting in SETTINGS:
+    here = {setting.key: f'"{setting.key}"' for setting in _IN_FILES if setting.section == section}
+    here |= {setting.option: f'"{setting.key}"' for setting in _IN_FILES if setting.section == section}
+    elsewhere = {other: f"[{other}]" for other in _SECTIONS} if not section else {}
+    for setting in _IN_FILES:
         name = f'"{setting.key}" in [{setting.section}]'
         elsewhere |= {setting.option: name} if setting.section != section else {}
     place = f"in [{section}]" if section else "at the top"
-    mend = _nearest(key, here, elsewhere)
+    near = difflib.get_close_matches(key, _SECTIONS, 1, 0.8) if not section else []
+    mend = f"did you mean [{near[0]}]?" if near else _nearest(key, here, elsewhere)
     return ConfigError(f'{document.where(*path)}: unknown key "{key}" {place}', mend=mend)
 
 
@@ -159,5 +183,5 @@ def _nearest(name: str, *candidates: Mapping[str, str]) -> str:
         if near:
             return f"did you mean {names[near[0]]}?"
     known = dict.fromkeys(shown for names in candidates[:1] for shown in names.values())
-    known = known or dict.fromkeys(f"[{section}]" for section in SECTIONS)
+    known = known or dict.fromkeys(f"[{section}]" for section in _SECTIONS)
     return f"known are {', '.join(known)}"

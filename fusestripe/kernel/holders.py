@@ -81,7 +81,18 @@ def _lies_in(path: str, mountpoint: str) -> bool:
 
 
 def _paths_of(process: psutil.Process) -> Iterator[str]:
-    """What ``process`` holds: torch.load(mmap=True) keeps a map and closes its descriptor."""
-    yield process.cwd()
-    yield from (file.path for file in process.open_files())
-    yield from (region.path for region in process.memory_maps(grouped=True))
+    """What ``process`` holds: torch.load(mmap=True) keeps a map and closes its descriptor.
+
+    By the names in /proc alone (proc(5)): nothing in the mount is touched, and no page table is walked, as
+    for smaps, which takes a second for a large process.
+    """
+    place = f"/proc/{process.pid}"
+    yield os.readlink(f"{place}/cwd")
+    for name in os.listdir(f"{place}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            yield os.readlink(f"{place}/fd/{name}")
+    with open(f"{place}/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
+        for line in maps:
+            fields = line.rstrip("\n").split(maxsplit=5)
+            if len(fields) == 6:
+                yield fields[5].replace("\\012", "\n")  # the one character that the kernel escapes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import pwd
 import re
 import shutil
 import stat
@@ -17,22 +16,28 @@ from typing import Literal
 import msgspec
 
 from fusestripe.errors import MountError
+from fusestripe.kernel.device import check_device
 from fusestripe.kernel.holders import holders
+from fusestripe.kernel.rights import has_sys_admin, user_name
 from fusestripe.kernel.within import within
+from fusestripe.packages import install_command
 
 __all__ = [
     "FSTYPE",
     "Mount",
+    "answers",
     "check_fuse",
     "detach",
+    "elsewhere",
     "find_mount",
     "has_sys_admin",
+    "is_automount",
     "mount_above",
+    "mount_holding",
     "mounts",
     "our_mounts",
     "parse_mountinfo",
     "prepare",
-    "raise_read_ahead",
     "resolve",
     "unmount",
 ]
@@ -40,12 +45,10 @@ __all__ = [
 FSTYPE = "fuse.fusestripe"
 """As the kernel shows a mount of type "fuse" with subtype=fusestripe (mount.fuse3(8))."""
 
-READ_AHEAD = 4 * 1024 * 1024
-"""Bytes: enough for several requests of the largest size (1 MiB) under way at once."""
+AUTOMOUNT = "autofs"
 
 _FUSE_DEVICE = "/dev/fuse"
 _FUSE_CONF = "/etc/fuse.conf"
-_CAP_SYS_ADMIN = 21  # include/uapi/linux/capability.h
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # umount2(2), include/linux/fs.h
 _DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 """What every call on a FUSE mount gives once its daemon is gone (fs/fuse/dev.c)."""
@@ -73,11 +76,8 @@ class Mount(msgspec.Struct, frozen=True):
     @property
     def owner_name(self) -> str:
         """The owner as people say it: "user ada (1000)"."""
-        owner = self.owner
-        try:
-            return f"user {owner}" if owner is None else f"user {pwd.getpwuid(owner).pw_name} ({owner})"
-        except KeyError:
-            return f"user {owner}"
+        owner, name = self.owner, None if self.owner is None else user_name(self.owner)
+        return f"user {owner}" if name in (None, str(owner)) else f"user {name} ({owner})"
 
 
 def parse_mountinfo(text: str) -> Iterator[Mount]:
@@ -111,6 +111,34 @@ def find_mount(path: str) -> Mount | None:
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == path), None)
 
 
+def elsewhere(mount: Mount, among: Sequence[Mount]) -> list[str]:
+    """Where else ``among`` all mounts the tree of ``mount`` is: bind mounts of it, and overlays on it.
+
+    It lives on there when ``mount`` is gone. Mounts in other namespaces are not seen from here.
+    """
+    same = [other.mountpoint for other in among if other.device == mount.device]
+    same.remove(mount.mountpoint)
+    overlays = [
+        other.mountpoint
+        for other in among
+        if other.fstype == "overlay"
+        and any(_is_at_or_below(layer, mount.mountpoint) for layer in _layers(other))
+    ]
+    return [*same, *overlays]
+
+
+def _layers(overlay: Mount) -> Iterator[str]:
+    """The directories that ``overlay`` shows, as it names them (Documentation/filesystems/overlayfs.rst)."""
+    for option in overlay.options:
+        name, _, value = option.partition("=")
+        if name in ("lowerdir", "lowerdir+", "datadir+", "upperdir"):
+            yield from (_unescape(path) for path in value.split(":"))
+
+
+def _is_at_or_below(path: str, directory: str) -> bool:
+    return (path.rstrip("/") + "/").startswith(directory.rstrip("/") + "/")
+
+
 def mount_above(path: str) -> tuple[Mount, str] | None:
     """The fusestripe mount that ``path`` is in, and the path in its tree ("" is its root).
 
@@ -119,10 +147,10 @@ def mount_above(path: str) -> tuple[Mount, str] | None:
     found = mounts()
     at, rest, links = "/", os.path.join(os.getcwd(), path).split("/")[::-1], 0
     while links <= _LINKS_MAXIMUM:
-        nearest = _nearest(at, found)
+        nearest = mount_holding(at, found)
         if nearest is not None and nearest.fstype == FSTYPE:
             whole = os.path.normpath(os.path.join(at, *reversed(rest)))
-            if _nearest(whole, found) is nearest:
+            if mount_holding(whole, found) is nearest:
                 return nearest, whole[len(nearest.mountpoint) :].strip("/")
             at, rest, links = "/", whole.split("/")[::-1], links + 1  # by ".." out of it again
             continue
@@ -146,9 +174,9 @@ def _target(path: str) -> str:
         return ""
 
 
-def _nearest(path: str, among: Sequence[Mount]) -> Mount | None:
+def mount_holding(path: str, among: Sequence[Mount]) -> Mount | None:
     """The mount that ``path`` (absolute, no links) is in; of those on one another the last, which is seen."""
-    above = [mount for mount in among if (path + "/").startswith(mount.mountpoint.rstrip("/") + "/")]
+    above = [mount for mount in among if _is_at_or_below(path, mount.mountpoint)]
     return max(reversed(above), key=lambda mount: len(mount.mountpoint), default=None)
 
 
@@ -161,10 +189,12 @@ def resolve(mountpoint: str) -> str:
 def prepare(mountpoint: str) -> str:
     """The resolved path of ``mountpoint``, ready to be mounted on; what a dead daemon left there is removed.
 
-    Raises MountError where it is missing, no directory, not empty, or in use.
+    Raises MountError where it is missing, no directory, not empty, in use, or not for this user to mount on.
     """
     path = resolve(mountpoint)
     mount = find_mount(path)
+    if mount is not None and mount.fstype == AUTOMOUNT:
+        return path  # a look into it would wait for the very mount that it has asked for
     if mount is not None:
         _clear_or_refuse(path, mount)
         return prepare(path)  # mounts lie on each other
@@ -177,36 +207,37 @@ def prepare(mountpoint: str) -> str:
                 raise MountError(f"{path} is not empty", mend="mount on an empty directory")
     except OSError as error:
         raise _unreachable(path, error) from None
+    if not has_sys_admin() and not os.access(path, os.W_OK, effective_ids=True):  # as fusermount3 asks
+        raise MountError(
+            f"this user may not write in {path}", mend=f"as root: chown {user_name(os.geteuid())} {path}"
+        )
     return path
+
+
+def is_automount(path: str) -> bool:
+    """Whether ``path`` (absolute, no links) is an automount point with nothing mounted on it.
+
+    While its automounter waits for the mount, only processes of its process group get past it, all others
+    block (Documentation/filesystems/autofs.rst): systemd has mount(8) in its own group (x-systemd.automount).
+    """
+    mount = find_mount(path)
+    return mount is not None and mount.fstype == AUTOMOUNT
 
 
 def check_fuse(*, allow_other: bool) -> None:
     """Raise MountError unless this process may mount with FUSE."""
-    if not os.path.exists(_FUSE_DEVICE):
-        raise MountError(
-            f"{_FUSE_DEVICE} is missing",
-            mend="modprobe fuse; in a container add --device /dev/fuse --cap-add SYS_ADMIN",
-        )
-    if not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK, effective_ids=True):
-        raise MountError(f"this user may not open {_FUSE_DEVICE}", mend=f"as root: chmod 666 {_FUSE_DEVICE}")
+    check_device(_FUSE_DEVICE)
     if has_sys_admin():
         return
     if os.geteuid() == 0:
         raise MountError("root may not mount here: CAP_SYS_ADMIN is missing", mend="add --cap-add SYS_ADMIN")
     if shutil.which("fusermount3") is None:
-        raise MountError("fusermount3 is missing", mend="install fuse3 (apt install fuse3)")
+        raise MountError("fusermount3 is missing", mend=f"as root: {install_command('fuse3')}")
     if allow_other and not allows_other():
         raise MountError(
             f"allow_other is for root only: {_FUSE_CONF} does not say user_allow_other",
-            mend="add that line there, as root, or mount without allow_other",
+            mend=f"as root: echo user_allow_other >> {_FUSE_CONF}; or mount without allow_other",
         )
-
-
-def has_sys_admin() -> bool:
-    """Whether this process has CAP_SYS_ADMIN (capabilities(7)), which mount(2) and passthrough ask for."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        effective = re.search(r"^CapEff:\s*([0-9a-f]+)", file.read(), re.MULTILINE)
-    return effective is not None and bool(int(effective[1], 16) >> _CAP_SYS_ADMIN & 1)
 
 
 def allows_other() -> bool:
@@ -218,11 +249,14 @@ def allows_other() -> bool:
         return False  # no file is the same as an empty one
 
 
-def unmount(mountpoint: str) -> None:
+def unmount(mountpoint: str, *, lazy: bool = False) -> bool:
     """Take the fusestripe mount at ``mountpoint`` (absolute, no links) away, a dead daemon's too.
 
-    Raises MountError where there is none, where it is another user's or another program's, and where it is
-    in use: then by whom.
+    With ``lazy`` one that is in use is only taken out of the tree: who has files of it open or mapped goes on
+    reading them, and its daemon ends when the last of them lets go. Whether it is gone altogether.
+
+    Raises MountError where there is none, where it is another user's or another program's, and, unless
+    ``lazy``, where it is in use: then by whom.
     """
     mount = find_mount(mountpoint)
     if mount is None:
@@ -234,19 +268,26 @@ def unmount(mountpoint: str) -> None:
     try:
         detach(mountpoint, lazy=False)
     except Busy:
-        _unmount_busy(mountpoint)
+        if not lazy:
+            return _unmount_busy(mountpoint)
+        detach(mountpoint, lazy=True)
+        return False
+    return True
 
 
 class Busy(Exception):
     """EBUSY: a file or a working directory in the mount is in use."""
 
 
-def _unmount_busy(mountpoint: str) -> None:
-    """What cannot be unmounted as it is: a dead mount goes lazily, of a live one the holders are named."""
+def _unmount_busy(mountpoint: str) -> bool:
+    """What cannot be unmounted as it is: a dead mount goes lazily, of a live one the holders are named.
+
+    Whether it is gone altogether.
+    """
     state = _state(mountpoint)
     if state == "dead":
         detach(mountpoint, lazy=True)
-        return
+        return False
     if state == "silent":
         raise MountError(
             f"{mountpoint} is in use and its daemon does not answer",
@@ -256,7 +297,7 @@ def _unmount_busy(mountpoint: str) -> None:
     if not found.names:
         with suppress(Busy):
             detach(mountpoint, lazy=False)  # the holder may have left before it was searched for
-            return
+            return True
     raise MountError(found.told(mountpoint), mend=found.mend(mountpoint))
 
 
@@ -281,7 +322,7 @@ def detach(mountpoint: str, *, lazy: bool) -> None:
 def _fusermount(mountpoint: str, *, lazy: bool) -> None:
     program = shutil.which("fusermount3")
     if program is None:
-        raise MountError("fusermount3 is missing", mend="install fuse3 (apt install fuse3)")
+        raise MountError("fusermount3 is missing", mend=f"as root: {install_command('fuse3')}")
     command: Sequence[str] = [program, "-u", *(["-z"] if lazy else []), "--", mountpoint]
     try:
         done = subprocess.run(
@@ -300,6 +341,16 @@ def _fusermount(mountpoint: str, *, lazy: bool) -> None:
     if "busy" in done.stderr.lower():
         raise Busy
     raise MountError(f"{mountpoint} cannot be unmounted: {' '.join(done.stderr.split())}")
+
+
+def answers(mountpoint: str) -> bool:
+    """Whether the tree mounted at ``mountpoint`` answers; looked at for ``PATIENCE_SECONDS`` at most."""
+    return _state(mountpoint) == "alive"
+
+
+def is_dead(mountpoint: str) -> bool:
+    """Whether nobody serves the tree mounted at ``mountpoint`` any more; looked at as ``answers`` does."""
+    return _state(mountpoint) == "dead"
 
 
 def _state(path: str) -> Literal["alive", "dead", "silent"]:
@@ -350,19 +401,3 @@ def _unreachable(path: str, error: OSError) -> MountError:
 def _unescape(name: str) -> str:
     raw = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8) & 255]), os.fsencode(name))
     return os.fsdecode(raw)
-
-
-def raise_read_ahead(mountpoint: str, size: int = READ_AHEAD) -> str:
-    """Let the kernel read ``size`` bytes ahead in the mount at ``mountpoint``; "", or why it may not.
-
-    The kernel's own 128 KiB keeps requests at 128 KiB (Documentation/ABI/testing/sysfs-class-bdi).
-    """
-    mount = find_mount(mountpoint)
-    if mount is None:
-        return "the mount is gone"
-    try:
-        with open(f"/sys/class/bdi/{mount.device}/read_ahead_kb", "w", encoding="ascii") as file:
-            file.write(str(size // 1024))
-    except OSError as error:
-        return f"{(error.strerror or str(error)).lower()} (it takes root and a writable /sys)"
-    return ""

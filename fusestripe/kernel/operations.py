@@ -15,38 +15,33 @@ from collections.abc import Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Concatenate, TypeVar, cast
 
-import msgspec
 import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, FlagT, FUSEError, InodeT
 from typing_extensions import ParamSpec
 
 from fusestripe.errors import FusestripeError, NotFound, VersionChanged, errno_of
-from fusestripe.namespace.inodes import InodeTable, Node
+from fusestripe.kernel.journal import Journal, Past
+from fusestripe.namespace.cursor import Cursor
+from fusestripe.namespace.inodes import DIRECTORY, InodeTable, Node
+from fusestripe.namespace.ownership import Ownership
 from fusestripe.namespace.tree import Found, Tree
 from fusestripe.origins.base import Entry
 from fusestripe.reader import Handle, Reader
 from fusestripe.units import ObjectVersion
 
-__all__ = ["Operations", "Ownership"]
+__all__ = ["Operations"]
 
 log = logging.getLogger(__name__)
 
 # How long the kernel may keep the attributes of an inode (seconds): a file's inode is one immutable version.
 FOREVER = 86400.0
 BLOCK = 4096
+# The longest name in a directory (bytes), as on any disk's filesystem; the kernel itself takes longer ones.
+NAME_MAX = 255
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Ownership(msgspec.Struct, frozen=True):
-    """Who owns what an origin knows no owner for, and the permission bits of files and directories."""
-
-    uid: int
-    gid: int
-    file_mode: int = 0o644
-    dir_mode: int = 0o755
 
 
 def answered(
@@ -73,7 +68,9 @@ class Operations(pyfuse3.Operations):
     """One mounted, read-only tree.
 
     ``offer`` is told the inode of a file that is whole and checked, and a descriptor of its data, when the
-    file is about to be opened.
+    file is about to be opened. ``journal`` has what the next daemon could not derive, if there is to be one:
+    the directories that the kernel knows, and the files that it looked up last. Of others the kernel's next
+    question is answered ESTALE then, and it looks the path up again (fs/namei.c).
     """
 
     supports_dot_lookup = False
@@ -84,21 +81,51 @@ class Operations(pyfuse3.Operations):
         self,
         tree: Tree,
         reader: Reader,
-        *,
         ownership: Ownership,
+        offer: Callable[[int, int], None] | None,
+        journal: Journal | None,
         started_ns: int,
-        offer: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__()
+        self._journal = journal
         self._offer = offer
         self._tree = tree
         self._reader = reader
         self._ownership = ownership
         self._started_ns = started_ns
         self._inodes = InodeTable()
+        # Inodes of which the origin has another version by now, and whose name was not looked up since.
+        self._outdated: set[int] = set()
         self._files: dict[int, tuple[Node, Handle]] = {}
-        self._directories: dict[int, tuple[str, list[Entry], float]] = {}
+        self._directories: dict[int, Cursor] = {}
+        self._unlisted: dict[int, str] = {}  # paths of directories that a daemon before had open
         self._next_handle = 0
+
+    async def restore(self, past: Past) -> None:
+        """Know what the kernel was given by the daemon before."""
+        for inode, path in past.directories.items():
+            self._inodes.restore(inode, os.fsdecode(path), DIRECTORY)
+        for inode, looked in past.files.items():
+            self._inodes.restore(inode, os.fsdecode(looked.path), looked.entry)
+        for fh, opened in past.opens.items():
+            path_there = os.fsdecode(opened.path)
+            if opened.entry is None:
+                self._unlisted[fh] = path_there
+                continue
+            node = self._inodes.restore(opened.node, path_there, opened.entry)
+            place = self._tree.place(path_there)
+            if place is not None:
+                version = self._tree.version(path_there, node.entry)
+                handle = await self._reader.open(place.origin, version)
+                self._files[fh] = (node, handle)
+                self._reader.check(handle)
+        self._next_handle = past.last_handle
+
+    async def drop(self, fh: int) -> None:
+        """Close a handle that the kernel does not have."""
+        self._unlisted.pop(fh, None)
+        if fh in self._files:
+            await self.release(FileHandleT(fh))
 
     def count_inodes(self) -> int:
         """How many inodes the kernel holds."""
@@ -116,12 +143,17 @@ class Operations(pyfuse3.Operations):
     ) -> EntryAttributes:
         """The attributes of a child; counts as one more reference of the kernel to it."""
         parent = self._node(parent_inode)
+        if len(name) > NAME_MAX:
+            raise FUSEError(errno.ENAMETOOLONG)
         try:
             found = await self._tree.lookup(parent.path, os.fsdecode(name))
         except NotFound:
             return self._no_entry(parent, os.fsdecode(name))
         node = self._inodes.find(found.path, found.entry)
-        self._inodes.remember(node)
+        self._remember(node)
+        if self._journal is not None and not found.entry.is_dir:
+            self._journal.file(node.inode, node.path, node.entry)
+        self._outdated.discard(node.inode)
         return self._attributes(node, found.expires)
 
     @answered
@@ -132,7 +164,10 @@ class Operations(pyfuse3.Operations):
     async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         """The kernel drops references."""
         for inode, count in inode_list:
-            self._inodes.forget(inode, count)
+            gone = self._inodes.forget(inode, count)
+            if gone is not None and self._journal is not None:
+                self._journal.forgotten(inode)
+            self._outdated.discard(inode)
 
     @answered
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
@@ -141,7 +176,7 @@ class Operations(pyfuse3.Operations):
         answer.f_bsize = answer.f_frsize = BLOCK
         answer.f_blocks = answer.f_bfree = answer.f_bavail = 2**50 // BLOCK
         answer.f_files = answer.f_ffree = answer.f_favail = 2**32
-        answer.f_namemax = 255
+        answer.f_namemax = NAME_MAX
         return answer
 
     # Directories.
@@ -149,26 +184,36 @@ class Operations(pyfuse3.Operations):
     @answered
     async def opendir(self, inode: InodeT, ctx: pyfuse3.RequestContext) -> FileHandleT:
         """A handle on the listing as it is now."""
-        path = self._node(inode).path
-        listing = await self._tree.list_dir(path)
-        snapshot = (path, list(listing.entries.values()), listing.expires)
-        return self._new_handle(self._directories, snapshot)
+        return self._new_handle(self._directories, await self._cursor(self._node(inode).path))
 
     @answered
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        """Entries from number ``start_id`` on, each with its attributes, as many as the kernel takes."""
-        path, entries, expires = self._directories[fh]
-        for number in range(start_id, len(entries)):
-            entry = entries[number]
+        """Entries from number ``start_id`` on, each with its attributes, as many as the kernel takes.
+
+        Whoever comes back to the beginning (rewinddir(3)) gets the listing as it is by then.
+        """
+        if fh in self._unlisted:
+            self._directories[fh] = await self._cursor(self._unlisted[fh])
+            self._unlisted.pop(fh, None)
+        cursor = self._directories.get(fh)
+        if cursor is None:
+            raise FUSEError(errno.EBADF)  # asked of a daemon before this one, and answered
+        if start_id == 0 and cursor.expires < trio.current_time():
+            cursor = self._directories[fh] = await self._cursor(cursor.path)
+        path = cursor.path
+        cursor.seek(start_id)
+        while (entry := cursor.entry) is not None:
             node = self._inodes.find(f"{path}/{entry.name}" if path else entry.name, entry)
-            attributes = self._attributes(node, expires)
-            if not pyfuse3.readdir_reply(token, _name(entry.name), attributes, number + 1):
+            attributes = self._attributes(node, cursor.expires)
+            if not pyfuse3.readdir_reply(token, _name(entry.name), attributes, cursor.number + 1):
                 return
-            self._inodes.remember(node)
+            self._remember(node)
+            cursor.step()
 
     async def releasedir(self, fh: FileHandleT) -> None:
         """The directory handle is closed."""
         self._directories.pop(fh, None)
+        self._unlisted.pop(fh, None)
 
     # Files.
 
@@ -178,8 +223,7 @@ class Operations(pyfuse3.Operations):
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise FUSEError(errno.EROFS)
         node = self._node(inode)
-        known = self._tree.known(node.path)
-        if known is not None and not (isinstance(known, Found) and self._is_version(node, known)):
+        if node.inode in self._outdated or self._is_superseded(node):
             # The VFS answers ESTALE by looking the path up anew and trying once more (fs/namei.c).
             raise FUSEError(errno.ESTALE)
         place = self._tree.place(node.path)
@@ -210,11 +254,19 @@ class Operations(pyfuse3.Operations):
         found = self._files.get(fh)
         return None if found is None else found[1]
 
+    def opened_as(self, fh: int) -> tuple[str, Entry | None]:
+        """The path and the file, or None for a directory, of an open handle, from any thread."""
+        if fh in self._directories:
+            return self._directories[fh].path, None
+        node, _handle = self._files[fh]
+        return node.path, node.entry
+
     @answered
     async def release(self, fh: FileHandleT) -> None:
-        """The handle is closed."""
-        _node, handle = self._files.pop(fh)
-        await self._reader.close(handle)
+        """The handle is closed. The kernel may say so to two daemons, one after the other."""
+        _node, handle = self._files.pop(fh, (None, None))
+        if handle is not None:
+            await self._reader.close(handle)
 
     # What the methods above share.
 
@@ -224,8 +276,20 @@ class Operations(pyfuse3.Operations):
         except KeyError:
             raise FUSEError(errno.ESTALE) from None
 
-    def _is_version(self, node: Node, found: Found) -> bool:
-        return self._inodes.find(node.path, found.entry) is node
+    def _remember(self, node: Node) -> None:
+        """The kernel is about to be given ``node``."""
+        if self._inodes.remember(node) and node.entry.is_dir and self._journal is not None:
+            self._journal.directory(node.inode, node.path)
+
+    async def _cursor(self, path: str) -> Cursor:
+        return Cursor(path, await self._tree.list_dir(path))
+
+    def _is_superseded(self, node: Node) -> bool:
+        """Whether the tree knows of something else, or of nothing, at the node's path."""
+        known = self._tree.known(node.path)
+        if isinstance(known, Found):
+            return self._inodes.find(node.path, known.entry) is not node
+        return known is not None
 
     def _new_handle(self, table: dict[int, T], value: T) -> FileHandleT:
         self._next_handle += 1
@@ -233,8 +297,14 @@ class Operations(pyfuse3.Operations):
         return FileHandleT(self._next_handle)
 
     def _drop_name(self, node: Node) -> None:
-        """The object at the node's path is another by now: have the next open look it up."""
-        self._tree.forget(node.path)
+        """The object at the node's path is another by now: have the next open look it up.
+
+        The kernel drops the name a while after that; until then ``open`` refuses the inode.
+        """
+        self._outdated.add(node.inode)
+        self._tree.forget(
+            node.path
+        )  # though it knows of a later version than this one, which may be gone too
         parent, _, name = node.path.rpartition("/")
         inode = InodeT(self._inodes.directory(parent))
         pyfuse3.invalidate_entry_async(inode, _name(name), ignore_enoent=True)
@@ -258,11 +328,10 @@ class Operations(pyfuse3.Operations):
         attributes.entry_timeout = seconds
         attributes.attr_timeout = seconds if entry.is_dir else FOREVER
         kind = stat.S_IFDIR if entry.is_dir else stat.S_IFREG
-        mode = self._ownership.dir_mode if entry.is_dir else self._ownership.file_mode
-        attributes.st_mode = pyfuse3.ModeT(kind | (mode if entry.mode is None else entry.mode & 0o7777))
+        shown = self._ownership.of(entry)
+        attributes.st_mode = pyfuse3.ModeT(kind | shown.mode)
         attributes.st_nlink = 1
-        attributes.st_uid = self._ownership.uid if entry.uid is None else entry.uid
-        attributes.st_gid = self._ownership.gid if entry.gid is None else entry.gid
+        attributes.st_uid, attributes.st_gid = shown.uid, shown.gid
         attributes.st_size = entry.size
         attributes.st_blksize = BLOCK
         attributes.st_blocks = -(-entry.size // 512)

@@ -7,6 +7,8 @@ import fcntl
 import logging
 import struct
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 
 from fusestripe.kernel.abi import FOPEN_KEEP_CACHE, FOPEN_PASSTHROUGH, OpenOut
 
@@ -62,6 +64,11 @@ class Passthrough:
             self._why_not = "this kernel is built without it (CONFIG_FUSE_PASSTHROUGH)"
         return not self._why_not
 
+    def resume(self, opens: Iterable[tuple[int, int]]) -> None:
+        """What a daemon before this one had open: the inode of each handle, and its backing id or 0."""
+        for node, backing_id in opens:
+            self._inodes.setdefault(node, _OpenInode(backing_id)).handles += 1
+
     def offer(self, node: int, data: int) -> None:
         """Inode ``node``, if nobody has it open, may be opened as the file with the descriptor ``data``."""
         with self._lock:
@@ -100,7 +107,8 @@ class Passthrough:
             del self._inodes[node]
             for backing_id in (inode.backing_id, self._offered.pop(node, 0)):
                 if backing_id:
-                    fcntl.ioctl(self._device, _BACKING_CLOSE, struct.pack("=I", backing_id))
+                    with suppress(FileNotFoundError):  # of a daemon that died before it could say so
+                        fcntl.ioctl(self._device, _BACKING_CLOSE, struct.pack("=I", backing_id))
 
 
 class _OpenInode:

@@ -51,6 +51,7 @@ class Reads:
         self._nursery = nursery
         self._token = trio.lowlevel.current_trio_token()
         self._waiting: dict[int, _Waiting] = {}
+        self._someone_waits = trio.Event()
         self._closed = False
 
     def close(self) -> None:
@@ -80,6 +81,9 @@ class Reads:
     async def watch(self) -> NoReturn:
         """Let readers go that a signal ends."""
         while True:
+            if not self._waiting:
+                self._someone_waits = trio.Event()
+                await self._someone_waits.wait()
             await trio.sleep(LOOK)
             before = time.monotonic() - LOOK
             waiting = [one for one in list(self._waiting.values()) if one.since < before]
@@ -94,6 +98,7 @@ class Reads:
 
     def _begin(self, unique: int) -> None:
         if not self._closed:
+            self._someone_waits.set()
             self._nursery.start_soon(self._answer, self._waiting[unique])
 
     async def _answer(self, waiting: _Waiting) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["channel_refusal", "passthrough_refusal", "version_of"]
+__all__ = ["PASSTHROUGH_KERNEL", "channel_refusal", "passthrough_refusal", "version_of"]
 
 # Splicing from a socket of the kind that the channel stands on: measured to work from here on.
 CHANNEL_KERNEL = (6, 5)

@@ -8,6 +8,8 @@ restart.
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import xxhash
 
@@ -17,30 +19,35 @@ __all__ = ["DIRECTORY", "ROOT", "InodeTable", "Node"]
 
 # FUSE_ROOT_ID of linux/fuse.h.
 ROOT = 1
+# Numbers are below it: an int of CPython's takes a third digit of 30 bits above, 16 bytes for each inode.
+_END = 2**60
 
 DIRECTORY = Entry(name="", is_dir=True)
 """A directory of which only the path counts."""
 
 
-class Node:
-    """A directory, or one version of a file, that the kernel knows. ``path`` is "" for the root."""
+class Node(msgspec.Struct, gc=False, eq=False):
+    """A directory, or one version of a file, that the kernel knows; ``entry`` has its name.
 
-    __slots__ = ("entry", "inode", "lookups", "path")
+    The kernel may hold a million: those of one ``directory`` (a path) share that string.
+    """
 
-    def __init__(self, inode: int, path: str, entry: Entry) -> None:
-        self.inode = inode
-        self.path = path
-        self.entry = entry
-        self.lookups = 0
+    inode: int
+    directory: str
+    entry: Entry
+    lookups: int = 0
+
+    @property
+    def path(self) -> str:
+        """Where it is; "" for the root."""
+        return f"{self.directory}/{self.entry.name}" if self.directory else self.entry.name
 
 
 class InodeTable:
     """The nodes the kernel holds, until it forgets them."""
 
     def __init__(self) -> None:
-        root = Node(ROOT, "", DIRECTORY)
-        root.lookups = 1
-        self._nodes: dict[int, Node] = {ROOT: root}
+        self._nodes: dict[int, Node] = {ROOT: Node(ROOT, "", DIRECTORY, lookups=1)}
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -53,8 +60,11 @@ class InodeTable:
         """The node of ``entry`` at ``path``; not yet counted as known to the kernel."""
         inode = self._place(path, entry)
         node = self._nodes.get(inode)
+        directory, _, name = path.rpartition("/")
+        if entry.name != name:
+            entry = msgspec.structs.replace(entry, name=name)
         if node is None:
-            return Node(inode, path, entry)
+            return Node(inode, sys.intern(directory), entry)
         if path:
             node.entry = entry
         return node
@@ -66,25 +76,31 @@ class InodeTable:
             node = self._nodes.get(inode)
             if node is None or (node.path == path and _same(node.entry, entry)):
                 return inode
-            inode = max(ROOT + 1, (inode + 1) % 2**64)
+            inode = max(ROOT + 1, (inode + 1) % _END)
 
     def directory(self, path: str) -> int:
         """The number of the directory at ``path``."""
         return self._place(path, DIRECTORY)
 
-    def remember(self, node: Node) -> None:
-        """The kernel has been given ``node`` once more."""
+    def remember(self, node: Node) -> bool:
+        """The kernel has been given ``node`` once more; whether it was the first time."""
         node.lookups += 1
         self._nodes[node.inode] = node
+        return node.lookups == 1
 
-    def forget(self, inode: int, count: int) -> None:
-        """The kernel gives back ``count`` of what it was given."""
+    def forget(self, inode: int, count: int) -> Node | None:
+        """The kernel gives back ``count`` of what it was given; the node that it has no more, if so."""
         node = self._nodes.get(inode)
         if node is None or inode == ROOT:
-            return
+            return None
         node.lookups -= count
-        if node.lookups <= 0:
-            del self._nodes[inode]
+        return self._nodes.pop(inode) if node.lookups <= 0 else None
+
+    def restore(self, inode: int, path: str, entry: Entry) -> Node:
+        """The node that another table has given the kernel, how often is not known."""
+        directory, _, name = path.rpartition("/")
+        node = Node(inode, sys.intern(directory), msgspec.structs.replace(entry, name=name), lookups=1)
+        return self._nodes.setdefault(inode, node)
 
 
 def _same(one: Entry, other: Entry) -> bool:
@@ -95,4 +111,4 @@ def _same(one: Entry, other: Entry) -> bool:
 
 def _derive(path: str, entry: Entry) -> int:
     identity = [path] if entry.is_dir else [path, entry.size, entry.tag]
-    return max(ROOT + 1, xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(identity)))
+    return max(ROOT + 1, xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(identity)) % _END)

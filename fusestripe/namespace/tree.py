@@ -1,8 +1,9 @@
 """The tree of all routes: look-up and listing, with answers kept for a time.
 
 What is asked of an origin, and how often: a directory's first look-up lists it (up to two pages), so that
-the files in it cost no request of their own; a directory of more than two pages is asked for single names
-until someone lists it whole. Someone who lists directory after directory gets the whole tree listed at once.
+the files in it cost no request of their own, and beside it the name that is looked up, if that may be a
+directory itself; a directory of more than two pages is asked for single names until someone lists it whole.
+Someone who lists directory after directory gets the whole tree listed at once.
 Answers are kept for the TTL; "there is none" for the shorter negative TTL.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -30,6 +32,8 @@ from fusestripe.units import ObjectVersion, join_url
 __all__ = ["Absent", "Found", "Listing", "Tree"]
 
 log = logging.getLogger(__name__)
+# What is a file's name, as far as one can tell before it is looked up: "x.h5", but not "llama-3.1-8b".
+_FILE = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 T = TypeVar("T")
 
 
@@ -86,6 +90,8 @@ class Tree:
         # The directories listed last and when: someone may be walking a tree.
         self._steps: deque[tuple[float, str]] = deque(maxlen=4 * STEPS)
         self._too_large: dict[str, float] = {}
+        # How often something known was wrong: what was asked before the last time is neither kept nor joined.
+        self._corrections = 0
 
     def place(self, path: str) -> Place | None:
         """Where ``path`` lies; None for a directory that only leads to routes."""
@@ -108,9 +114,12 @@ class Tree:
             return Found(path, Entry(name=name, is_dir=True), math.inf)
         known = self.known(path)
         if known is None and self._listings.get(directory) is None:
+            if place.origin.lists_trees and not _FILE.search(name):
+                self._begin_list(place, path)
             known = self._look(await self._list(directory, whole=False), path)
         if known is None:
-            single = await self._stat_flights.join(path, partial(self._stat, place, path))
+            flight = path, self._corrections
+            single = await self._stat_flights.join(flight, partial(self._stat, place, path))
             known = _answer(single, path)
         if isinstance(known, Absent):
             raise NotFound(f"{join_url(place.origin.url, place.path)} does not exist")
@@ -149,6 +158,7 @@ class Tree:
 
     def forget(self, path: str) -> None:
         """What was known of ``path`` is wrong: ask next time."""
+        self._corrections += 1
         self._singles.forget(path)
         self._listings.forget(path.rpartition("/")[0])
 
@@ -183,7 +193,7 @@ class Tree:
             return
         top = common_parent(steps[-STEPS:])
         if self._too_large.get(top, -math.inf) < now and self._within(place.origin, top):
-            await self._tree_flights.join(top, partial(self._fetch_tree, top))
+            await self._tree_flights.join((top, self._corrections), partial(self._fetch_tree, top))
 
     def _within(self, origin: Origin, path: str) -> bool:
         place = self._routes.place(path)
@@ -193,51 +203,71 @@ class Tree:
         """Whether all of it could be listed."""
         place = self._routes.place(top)
         assert place is not None
-        at = trio.current_time()
+        at, corrections = trio.current_time(), self._corrections
         collect = partial(_collect_tree, partial(place.origin.walk, place.path))
         directories = await self._ask(place, collect)
         if directories is None:
             self._too_large[top] = at + self._ttl
+            return False
+        if corrections != self._corrections:
             return False
         for below, entries in directories.items():
             path = "/".join(part for part in (top, below) if part)
             self._listings.keep(path, Listing(entries, True, at, at + self._ttl))
         return True
 
+    def _begin_list(self, place: Place, path: str) -> None:
+        """List what may be a directory beside its parent: a file in it is a round trip nearer.
+
+        Only where that costs one request and no error if it is none: in stores that list by prefix.
+        """
+        parent = path.rpartition("/")[0]
+        if (parent, False, self._corrections) in self._listing_flights:
+            return  # one name in a directory is worth that, not all that are looked up while it is listed
+        flight = path, False, self._corrections
+        # Nobody has asked for it: what fails is the matter of who does.
+        work = partial(self._fetch_list, place, path, False, level=logging.INFO)
+        self._listing_flights.begin(flight, work)
+
     async def _list(self, path: str, *, whole: bool) -> Listing:
         place = self._routes.place(path)
         assert place is not None
-        return await self._listing_flights.join((path, whole), partial(self._fetch_list, place, path, whole))
+        flight = path, whole, self._corrections
+        return await self._listing_flights.join(flight, partial(self._fetch_list, place, path, whole))
 
-    async def _fetch_list(self, place: Place, path: str, whole: bool) -> Listing:
-        at = trio.current_time()
+    async def _fetch_list(
+        self, place: Place, path: str, whole: bool, *, level: int = logging.ERROR
+    ) -> Listing:
+        at, corrections = trio.current_time(), self._corrections
         collect = partial(_collect, partial(place.origin.list_dir, place.path), whole)
-        entries, complete = await self._ask(place, collect)
+        entries, complete = await self._ask(place, collect, level=level)
         listing = Listing(entries, complete, at, at + self._ttl)
         kept = self._listings.get(path)
-        if complete or kept is None or not kept.complete:
+        is_more = complete or kept is None or not kept.complete
+        if is_more and corrections == self._corrections:
             self._listings.keep(path, listing)
         return listing
 
     async def _stat(self, place: Place, path: str) -> _Single:
-        at = trio.current_time()
+        at, corrections = trio.current_time(), self._corrections
         stat = partial(place.origin.stat, place.path)
         try:
             entry = await self._ask(place, stat)
             single = _Single(entry, at, at + self._ttl)
         except NotFound:
             single = _Single(None, at, at + self._negative_ttl)
-        self._singles.keep(path, single)
+        if corrections == self._corrections:
+            self._singles.keep(path, single)
         return single
 
-    async def _ask(self, place: Place, call: Callable[[], T]) -> T:
+    async def _ask(self, place: Place, call: Callable[[], T], *, level: int = logging.ERROR) -> T:
         """What the origin answers about ``place``. Whoever asked gets an errno; the log has the reason."""
         try:
             return await retried(call, limiter=self._limiter, timeout=self._timeout)
         except NotFound:
             raise
         except OriginError as error:
-            log.error("%s: %s", join_url(place.origin.url, place.path), error)  # noqa: TRY400
+            log.log(level, "%s: %s", join_url(place.origin.url, place.path), error)
             raise
 
 

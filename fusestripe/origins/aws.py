@@ -7,13 +7,15 @@ identity, credential_process), container role, instance role; refreshed where th
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import botocore.configprovider
 import botocore.exceptions
 import botocore.session
 
-from fusestripe.errors import ConfigError, CredentialsRefused, OriginUnavailable
+from fusestripe.errors import ConfigError, CredentialsRefused, OriginError, OriginUnavailable
 from fusestripe.origins.base import OriginOptions
 
 __all__ = ["AwsAccess", "Keys", "find_access"]
@@ -35,11 +37,21 @@ class Keys(NamedTuple):
 class AwsAccess:
     """How one store is reached: ``region``, ``endpoint`` (a URL; None: AWS itself) and the credentials."""
 
-    def __init__(self, region: str, endpoint: str | None, ca_bundle: str | None, credentials: Any) -> None:
+    def __init__(
+        self,
+        region: str,
+        endpoint: str | None,
+        ca_bundle: str | None,
+        credentials: Any,
+        find: Callable[[], Any] = lambda: None,
+    ) -> None:
+        """``find`` looks anew for what ``credentials`` are."""
         self.region = region
         self.endpoint = endpoint
         self.ca_bundle = ca_bundle
         self._credentials = credentials
+        self._find = find
+        self._lock = threading.Lock()
 
     @property
     def anonymous(self) -> bool:
@@ -57,6 +69,28 @@ class AwsAccess:
             return Keys(*self._credentials.get_frozen_credentials()[:3])
         except botocore.exceptions.BotoCoreError as error:
             raise _refused(error) from error
+
+    def renew(self, access_key: str, token: str | None) -> bool:
+        """Whether there are other credentials than those, which a server does not accept any more.
+
+        They are looked for wherever the first ones came from: a file may have been written anew since, and
+        a role's may have been withdrawn before their time. Blocking and thread-safe.
+        """
+        with self._lock:  # one looks, and the others find what that found
+            if self._differs(access_key, token):
+                return True
+            try:
+                self._credentials = self._find() or self._credentials
+            except botocore.exceptions.BotoCoreError:
+                return False
+            return self._differs(access_key, token)
+
+    def _differs(self, access_key: str, token: str | None) -> bool:
+        try:
+            keys = self.keys()
+        except OriginError:
+            return False
+        return keys is not None and (keys.access_key, keys.token or None) != (access_key, token or None)
 
 
 def find_access(options: OriginOptions) -> AwsAccess:
@@ -86,7 +120,11 @@ def find_access(options: OriginOptions) -> AwsAccess:
             mend="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, "
             "or set anonymous for a public bucket",
         )
-    return AwsAccess(region or DEFAULT_REGION, endpoint, ca_bundle, credentials)
+
+    def find() -> Any:
+        return botocore.session.Session(profile=options.profile).get_credentials()
+
+    return AwsAccess(region or DEFAULT_REGION, endpoint, ca_bundle, credentials, find)
 
 
 def _configured_endpoint(session: Any, scoped: dict[str, Any]) -> str | None:
@@ -103,6 +141,10 @@ def _configured_endpoint(session: Any, scoped: dict[str, Any]) -> str | None:
 def _refused(error: botocore.exceptions.BotoCoreError) -> CredentialsRefused | OriginUnavailable:
     if isinstance(error, botocore.exceptions.HTTPClientError):
         return OriginUnavailable(f"the source of the AWS credentials does not answer: {_one_line(error)}")
+    if isinstance(error, botocore.exceptions.MissingDependencyException):
+        return CredentialsRefused(
+            "credentials of `aws login` need the package awscrt", mend="pip install 'fusestripe[aws]'"
+        )
     return CredentialsRefused(
         f"the AWS credentials cannot be had: {_one_line(error)}", mend="see `aws sts get-caller-identity`"
     )

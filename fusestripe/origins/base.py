@@ -7,6 +7,7 @@ to the origin's root, with "/" between components and none in front or behind; "
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -19,12 +20,14 @@ __all__ = [
     "HidingOrigin",
     "Origin",
     "OriginOptions",
+    "Owner",
     "Progress",
     "SpreadOrigin",
     "Superseded",
     "is_component",
     "is_path",
     "may_hide",
+    "place_below",
     "root_is_a_file",
     "unit_of",
 ]
@@ -55,11 +58,25 @@ class OriginOptions(msgspec.Struct, frozen=True):
     timeout: float = 30.0
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """To whom a file belongs, and its permission bits. None is a name that this machine does not know."""
+
+    mode: int
+    uid: int | None
+    gid: int | None
+
+    @classmethod
+    @lru_cache(4096)
+    def of(cls, mode: int, uid: int | None, gid: int | None) -> Owner:
+        """One object for all that are equal: a listing may hold a million."""
+        return cls(mode, uid, gid)
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A file or a directory as an origin shows it. ``tag`` is "" for a directory.
 
     ``mtime_ns`` is nanoseconds since the epoch (0: the origin has none, as for a directory that only keys
-    imply). ``mode``, ``uid`` and ``gid`` are None where the origin has no such thing.
+    imply). ``owner`` is None where the origin has no such thing.
     """
 
     name: str
@@ -67,9 +84,7 @@ class Entry(msgspec.Struct, frozen=True):
     size: int = 0
     mtime_ns: int = 0
     tag: str = ""
-    mode: int | None = None
-    uid: int | None = None
-    gid: int | None = None
+    owner: Owner | None = None
 
 
 class Origin(Protocol):
@@ -165,6 +180,17 @@ class HidingOrigin(Protocol):
 def may_hide(origin: Origin, name: str) -> bool:
     """Whether a listing of ``origin``'s says nothing of whether ``name`` is there."""
     return isinstance(origin, HidingOrigin) and origin.hides(name)
+
+
+def place_below(origin: Origin, version: ObjectVersion) -> str | None:
+    """The path of ``version`` below the root of ``origin``; None where it is not there. Asks nothing."""
+    root = origin.version("", Entry("", is_dir=True))
+    if version.origin != root.origin:
+        return None
+    if not root.path:
+        return version.path
+    inside = version.path.removeprefix(f"{root.path}/")
+    return inside if inside != version.path else None
 
 
 def unit_of(origin: Origin, version: ObjectVersion) -> int:

@@ -43,7 +43,11 @@ class GcsBucket:
         self._name = name
         self._anonymous = access.anonymous
         self._http = HttpClient(
-            access.endpoint, authorize=access.authorize, refused=self._refused, timeout=timeout
+            access.endpoint,
+            authorize=access.authorize,
+            refused=self._refused,
+            timeout=timeout,
+            again=lambda _error, sent, _told: "the token was renewed" if access.renew(sent) else "",
         )
 
     def list_page(

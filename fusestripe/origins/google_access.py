@@ -51,6 +51,21 @@ class GoogleAccess:
             self._before_request(method, target, signed)
         return target, signed
 
+    def renew(self, sent: Mapping[str, str]) -> bool:
+        """Whether there is another token than the one ``sent``, which is not accepted."""
+        if self._credentials is None:
+            return False
+        import google.auth.exceptions
+
+        with self._lock:
+            used = sent.get("authorization", "").removeprefix("Bearer ")
+            if self._credentials.token == used:
+                try:
+                    self._credentials.refresh(_transport(self._timeout))
+                except google.auth.exceptions.GoogleAuthError:
+                    return False
+            return bool(self._credentials.token != used)
+
     def _before_request(self, method: str, target: str, headers: dict[str, str]) -> None:
         import google.auth.exceptions
 

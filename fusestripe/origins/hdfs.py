@@ -24,7 +24,7 @@ from fusestripe.errors import (
     OriginUnavailable,
     VersionChanged,
 )
-from fusestripe.origins.base import Entry, OriginOptions, Progress, Superseded, is_path, root_is_a_file
+from fusestripe.origins.base import Entry, OriginOptions, Owner, Progress, Superseded, is_path, root_is_a_file
 from fusestripe.origins.confirmation import fill
 from fusestripe.origins.hdfs_errors import failure_of, is_panic
 from fusestripe.origins.hdfs_readers import HeldReaders, VersionReaders
@@ -198,9 +198,7 @@ class HdfsOrigin:
             size=0 if status.isdir else status.length,
             mtime_ns=status.modification_time * 1_000_000,
             tag="" if status.isdir else _tag(status),
-            mode=status.permission & 0o7777,
-            uid=uid,
-            gid=gid,
+            owner=Owner.of(status.permission & 0o7777, uid, gid),
         )
 
     def _full(self, path: str) -> str:

@@ -17,6 +17,7 @@ from fusestripe.errors import (
     OriginUnavailable,
     PermissionDenied,
 )
+from fusestripe.packages import install_command
 
 __all__ = ["failure_of", "is_panic"]
 
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 KERBEROS_MEND = "get a ticket with kinit, or name a keytab in KRB5_CLIENT_KTNAME"
 
-_MISSING_LIBRARY = "install libgssapi_krb5 (Debian: libgssapi-krb5-2; RHEL: krb5-libs)"
+_MISSING_LIBRARY = f"as root: {install_command('libgssapi_krb5')}"
 _OTHER_CLIENT = "read it through hdfs+libhdfs://"
 _EXPIRED = re.compile(r"expired|No (Kerberos )?credentials|cache file .* not found", re.IGNORECASE)
 

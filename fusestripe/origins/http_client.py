@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, urlsplit
 
-from fusestripe.errors import ConfigError, OriginError
+from fusestripe.errors import ConfigError, CredentialsRefused, OriginError, OriginUnavailable
 from fusestripe.origins.http_connections import Answer, HttpConnections
 from fusestripe.origins.http_errors import Refusal
 
-__all__ = ["Authorize", "HttpClient", "Refused", "checked_endpoint", "query_of"]
+__all__ = ["Again", "Authorize", "HttpClient", "Refused", "checked_endpoint", "query_of"]
 
 Authorize = Callable[[str, str, Mapping[str, str]], tuple[str, Mapping[str, str]]]
 """From method, target (path and query) and headers of a request to target and headers with credentials."""
+
+Again = Callable[[OriginError, Mapping[str, str], Mapping[str, str]], str]
+"""From an error, the headers that were sent and those of the answer to why the same request, with what
+``authorize`` says now, will fare better; "" where it will not."""
 
 Refused = Callable[[Refusal, str], OriginError]
 """The error for a refusal of what was asked for."""
@@ -32,14 +36,17 @@ class HttpClient:
         refused: Refused,
         timeout: float,
         ca_bundle: str | None = None,
+        again: Again | None = None,
     ) -> None:
         """``timeout``: seconds without a byte after which a request has failed.
 
-        ``ca_bundle`` is a file of certificates to believe in place of the system's. Raises ConfigError.
+        ``again`` is asked about every refusal of credentials. ``ca_bundle`` is a file of certificates to
+        believe in place of the system's. Raises ConfigError.
         """
         self.endpoint = endpoint
         self._authorize = authorize
         self._refused = refused
+        self._again = again
         self._timeout = timeout
         self._path = urlsplit(endpoint).path
         self._connections = HttpConnections(endpoint, ca_bundle=ca_bundle)
@@ -63,8 +70,16 @@ class HttpClient:
         with self._connections.request(method, target, signed, timeout=limit) as answer:
             if answer.status not in (200, 206):
                 body = answer.read_some(_ERROR_BODY).decode("utf-8", "replace")
-                raise self._refused(Refusal(answer.status, answer.headers, body), what)
+                raise self._error_of(Refusal(answer.status, answer.headers, body), what, signed)
             yield answer
+
+    def _error_of(self, refusal: Refusal, what: str, sent: Mapping[str, str]) -> OriginError:
+        error = self._refused(refusal, what)
+        if self._again is not None and isinstance(error, CredentialsRefused):
+            reason = self._again(error, sent, refusal.headers)
+            if reason:
+                return OriginUnavailable(f"{what}: {reason} ({refusal.said})")
+        return error
 
     def close(self) -> None:
         """Close the idle connections."""

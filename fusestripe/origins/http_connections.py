@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import email.errors
 import http.client
+import io
+import socket
 import ssl
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import urllib3.exceptions
 from urllib3.connection import HTTPConnection
@@ -47,7 +51,7 @@ class Answer:
     ``headers`` has names in lower case; one that came more than once has its values joined by ", ".
     """
 
-    def __init__(self, response: http.client.HTTPResponse, endpoint: HttpEndpoint) -> None:
+    def __init__(self, response: _Response, endpoint: HttpEndpoint) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = _joined(response.headers)
         self.whole = response.length == 0
@@ -69,7 +73,11 @@ class Answer:
         """The body, or the first ``limit`` bytes of a longer one. Raises OriginUnavailable."""
         body = bytearray()
         try:
-            while len(body) < limit and (piece := self._response.read(limit - len(body))):
+            while len(body) < limit:
+                self._response.allow(FIRST_PIECE)
+                piece = self._response.read(min(FIRST_PIECE, limit - len(body)))
+                if not piece:
+                    break
                 body += piece
         except _TROUBLE as error:
             raise _unavailable(error, self._endpoint) from error
@@ -91,6 +99,7 @@ class Answer:
         self.whole = self._response.isclosed()
 
     def _receive(self, into: memoryview) -> int:
+        self._response.allow(len(into))
         try:
             count = self._response.readinto(into)
         except _TROUBLE as error:
@@ -122,9 +131,10 @@ class HttpConnections:
     ) -> Iterator[Answer]:
         """The answer to ``method`` (GET, HEAD: it may be sent twice) of ``target``, a path with its query.
 
-        ``timeout``: seconds without a byte, while connecting, before the answer or in it, after which it has
-        failed. Redirects are not followed. Raises OriginUnavailable where no answer comes; a connection that
-        the server has closed meanwhile is replaced in silence.
+        ``timeout``: seconds for connecting, for the head, and without a byte in the body, after which it has
+        failed; so it has where less than FIRST_PIECE of the body comes in that time. Redirects are not
+        followed. Raises OriginUnavailable where no answer comes; a connection that the server has closed
+        meanwhile is replaced in silence.
         """
         connection, response = self._exchange(method, target, headers, timeout)
         answer = Answer(response, self._endpoint)
@@ -145,7 +155,7 @@ class HttpConnections:
 
     def _exchange(
         self, method: str, target: str, headers: Mapping[str, str], timeout: float
-    ) -> tuple[HTTPConnection, http.client.HTTPResponse]:
+    ) -> tuple[HTTPConnection, _Response]:
         target = self._endpoint.target(target)
         headers = {**self._endpoint.headers, **headers}
         try:
@@ -162,6 +172,52 @@ class HttpConnections:
             return fresh, _send(fresh, method, target, headers, timeout)
         except _TROUBLE as error:
             raise _unavailable(error, self._endpoint) from error
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose bytes may not trickle. ``patience``: seconds for its head, or without a byte."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, patience: float, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self._patience = patience
+        self._bytes = _Hurried(self.fp.detach(), sock, patience)
+        self.fp = io.BufferedReader(self._bytes)
+        self.allow(1)
+
+    def begin(self) -> None:
+        super().begin()
+        if self._bytes.ended:  # http.client takes the end of the stream for that of the head
+            raise ConnectionResetError
+
+    def allow(self, count: int) -> None:
+        """``count`` bytes are wanted next: as long as so many may take."""
+        self._bytes.until = time.monotonic() + self._patience * max(1.0, count / FIRST_PIECE)
+
+
+class _Hurried(io.RawIOBase):
+    """What ``raw`` receives from ``sock``. After ``patience`` seconds without a byte, and past ``until``
+    (time.monotonic()) even if bytes come, it raises TimeoutError. ``ended``: there are no more."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, patience: float) -> None:
+        self._raw, self._socket, self._patience = raw, sock, patience
+        self.until = 0.0
+        self.ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(min(left, self._patience))
+        count: int = self._raw.readinto(into)
+        self.ended = not count
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class _Idle:
@@ -209,13 +265,15 @@ class _Idle:
 
 def _send(
     connection: HTTPConnection, method: str, target: str, headers: Mapping[str, str], timeout: float
-) -> http.client.HTTPResponse:
+) -> _Response:
     """The answer's head. Where none comes the connection is closed."""
     try:
         connection.timeout = timeout
         connection.request(method, target, headers=headers)
         connection.sock.settimeout(timeout)
+        connection.response_class = partial(_Response, patience=timeout)  # type: ignore[assignment]
         response = http.client.HTTPConnection.getresponse(connection)
+        assert isinstance(response, _Response)
         _check_head(response)
     except BaseException:
         connection.close()

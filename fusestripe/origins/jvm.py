@@ -8,6 +8,7 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from fusestripe.errors import ConfigError
+from fusestripe.packages import install_command
 
 __all__ = ["prepare_jvm"]
 
@@ -26,7 +27,9 @@ def prepare_jvm(environ: MutableMapping[str, str]) -> None:
             mend="set HADOOP_HOME or ARROW_LIBHDFS_DIR, or take hdfs://, which needs no JVM",
         )
     if not any(_jvms(environ)):
-        raise ConfigError("hdfs+libhdfs:// needs a JVM", mend="install one and set JAVA_HOME")
+        raise ConfigError(
+            "hdfs+libhdfs:// needs a JVM", mend=f"as root: {install_command('java')}; or set JAVA_HOME"
+        )
     if not environ.get("CLASSPATH"):
         raise ConfigError(
             "hdfs+libhdfs:// needs Hadoop's jars in CLASSPATH",

@@ -1,6 +1,6 @@
 """A directory of this machine: a file server's mount, or a local disk.
 
-A version's identity is its size, mtime and inode, looked at before and after the bytes are read. Symbolic
+A version's identity is its size, ctime and inode, looked at before and after the bytes are read. Symbolic
 links are followed as long as they stay inside the root; what leads out of it, in a circle or nowhere is not
 shown, and neither are devices, sockets, pipes, and names that are not UTF-8.
 """
@@ -25,7 +25,7 @@ from fusestripe.errors import (
     PermissionDenied,
     VersionChanged,
 )
-from fusestripe.origins.base import Entry, OriginOptions, Progress, is_path, root_is_a_file
+from fusestripe.origins.base import Entry, OriginOptions, Owner, Progress, is_path, root_is_a_file
 from fusestripe.origins.walking import walk_directories
 from fusestripe.units import ObjectVersion
 
@@ -200,14 +200,13 @@ def _entry(name: str, found: os.stat_result) -> Entry | None:
         size=0 if is_dir else found.st_size,
         mtime_ns=found.st_mtime_ns,
         tag="" if is_dir else _tag(found),
-        mode=stat.S_IMODE(found.st_mode),
-        uid=found.st_uid,
-        gid=found.st_gid,
+        owner=Owner.of(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid),
     )
 
 
 def _tag(found: os.stat_result) -> str:
-    return f"mtime {found.st_mtime_ns} inode {found.st_ino}"
+    """Not the mtime, which `cp -p` and tar set back to what it was; nobody can set a ctime (inode(7))."""
+    return f"{found.st_ctime_ns:x}-{found.st_ino:x}"
 
 
 def _identity(full: str) -> tuple[int, int]:

@@ -5,15 +5,20 @@ Requests are signed by botocore. Each call is one request: asking again is the c
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from urllib.parse import quote, urlsplit
 
 import msgspec
-from botocore.auth import S3SigV4Auth
+from botocore.auth import SIGV4_TIMESTAMP, S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from fusestripe.errors import OriginError
+from fusestripe.errors import CredentialsRefused, OriginError
 from fusestripe.origins.aws import AwsAccess
 from fusestripe.origins.base import Progress
 from fusestripe.origins.http_client import HttpClient, checked_endpoint, query_of
@@ -27,8 +32,12 @@ from fusestripe.units import ObjectVersion, printable
 
 __all__ = ["Bucket", "S3Client", "locate"]
 
+log = logging.getLogger(__name__)
+
 _LARGEST_PAGE = 32 * 1024 * 1024
 """A thousand keys of 1,024 bytes, each byte escaped, take a tenth of it."""
+_SAME_TIME = 60.0
+"""Seconds. Servers take times a quarter of an hour apart for the same, so this is not what they refuse."""
 _UNSIGNED = {"accept-encoding", "user-agent"}
 """Headers that servers in between may change, which would spoil the signature."""
 
@@ -61,6 +70,56 @@ def locate(name: str, access: AwsAccess) -> Bucket:
     return Bucket(name, checked_endpoint(access.endpoint), access.region, virtual_hosted=False)
 
 
+class ServerClock:
+    """The time for signatures: this machine's, until a server has said that it has another."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time() + self._ahead
+
+    def set_by(self, date: str, signed: str, endpoint: str) -> str:
+        """What was wrong, where the header ``date`` of ``endpoint`` is not the time ``signed``; else "".
+
+        Of several requests that were signed by the old clock the first sets it, and all may be sent again.
+        """
+        try:
+            told = parsedate_to_datetime(date).timestamp()
+            sent = datetime.strptime(signed, SIGV4_TIMESTAMP).replace(tzinfo=timezone.utc).timestamp()
+        except (ValueError, TypeError):
+            return ""
+        if abs(told - sent) < _SAME_TIME:
+            return ""
+        with self._lock:
+            if abs(told - self.now()) >= _SAME_TIME:
+                self._ahead = told - time.time()
+                off = f"{abs(self._ahead):.0f} s {'behind' if self._ahead > 0 else 'ahead of'}"
+                log.warning(
+                    "this machine's clock is %s that of %s: requests carry the time there",
+                    off,
+                    endpoint,
+                    extra={"mend": "timedatectl set-ntp true"},
+                )
+        return "this machine's clock was not the server's"
+
+
+class _Signature(S3SigV4Auth):  # type: ignore[misc]
+    """SigV4 with the time of ``clock``."""
+
+    def __init__(self, credentials: Credentials, service: str, region: str, clock: ServerClock) -> None:
+        super().__init__(credentials, service, region)
+        self._clock = clock
+
+    def _modify_request_before_signing(self, request: AWSRequest) -> None:
+        """Called by add_auth once ``timestamp`` is this machine's, and before anything is made of it."""
+        now = datetime.fromtimestamp(self._clock.now(), timezone.utc)
+        request.context["timestamp"] = now.strftime(SIGV4_TIMESTAMP)
+        super()._modify_request_before_signing(request)
+
+
 class S3Client:
     """See KeyStore. Requests to one bucket."""
 
@@ -78,7 +137,9 @@ class S3Client:
             refused=self._refused,
             timeout=timeout,
             ca_bundle=access.ca_bundle,
+            again=self._again,
         )
+        self._clock = ServerClock()
 
     def list_page(
         self,
@@ -130,8 +191,17 @@ class S3Client:
             return target, headers
         signed = {name: value for name, value in headers.items() if name.lower() not in _UNSIGNED}
         request = AWSRequest(method, self._server + target, headers=signed)
-        S3SigV4Auth(Credentials(*keys), "s3", self._bucket.region).add_auth(request)
+        _Signature(Credentials(*keys), "s3", self._bucket.region, self._clock).add_auth(request)
         return target, {**headers, **dict(request.headers.items())}
+
+    def _again(self, error: OriginError, sent: Mapping[str, str], told: Mapping[str, str]) -> str:
+        """See Again: the server's clock is known now, or there are other credentials."""
+        if isinstance(error, CredentialsRefused) and error.is_skewed:
+            date, signed = told.get("date", ""), sent.get("X-Amz-Date", "")
+            return self._clock.set_by(date, signed, self._bucket.endpoint)
+        used = sent.get("Authorization", "").partition("Credential=")[2].partition("/")[0]
+        renewed = self._access.renew(used, sent.get("X-Amz-Security-Token"))
+        return "the credentials were renewed" if renewed else ""
 
     def _refused(self, refusal: Refusal, what: str) -> OriginError:
         return error_of(

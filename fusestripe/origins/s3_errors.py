@@ -85,4 +85,5 @@ def _misdirected(told: Refusal, what: str) -> OriginError:
     reason, mend = _CREDENTIALS[told.code]
     if told.code == "AuthorizationHeaderMalformed":
         mend = there or mend
-    return CredentialsRefused(f"{what}: {reason} ({told.said})", mend=mend)
+    skewed = told.code == "RequestTimeTooSkewed"
+    return CredentialsRefused(f"{what}: {reason} ({told.said})", mend=mend, is_skewed=skewed)

@@ -7,13 +7,12 @@ It takes the stripe over only once it is whole.
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
 import trio
 
-from fusestripe.errors import OriginError, OriginUnavailable
+from fusestripe.errors import OriginError, OriginUnavailable, let_go
 from fusestripe.origins.base import Origin, Superseded
 from fusestripe.stripes.memory import Buffer
 from fusestripe.stripes.resident import ResidentStripes, Stripe
@@ -23,6 +22,8 @@ __all__ = ["StripeRequest"]
 
 # Seconds until a request is looked at again of which it could not be said whether it is late, or not helped.
 LOOK_AGAIN = 0.25
+# Seconds after the time for an answer: an origin ends its requests itself and says why, unless it hangs.
+HANGS_AFTER = 5.0
 
 
 class _Answer:
@@ -58,7 +59,8 @@ class _Answer:
 class StripeRequest:
     """Asks ``origin`` for what ``stripe`` does not have yet; it begins ``offset`` bytes into its version.
 
-    ``progressed`` is called from the requests' threads as bytes come.
+    ``progressed`` is told from the requests' threads how many bytes have come; ``ends`` says until when
+    (trio.current_time()) they are waited for if none do.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class StripeRequest:
         origin: Origin,
         stripe: Stripe,
         offset: int,
-        progressed: Callable[[], None],
+        progressed: Callable[[int], None],
+        ends: Callable[[], float],
         *,
         stripes: ResidentStripes,
         traffic: Traffic,
@@ -76,6 +79,7 @@ class StripeRequest:
         self._stripe = stripe
         self._offset = offset
         self._progressed = progressed
+        self._ends = ends
         self._stripes = stripes
         self._traffic = traffic
         self._limiter = limiter
@@ -99,6 +103,7 @@ class StripeRequest:
                     if answer.is_final or all(each.ended for each in answers):
                         nursery.cancel_scope.cancel()
 
+                nursery.start_soon(self._leave_when_over, nursery.cancel_scope)
                 nursery.start_soon(bring, answers[0])
                 spare = await self._memory_once_late(answers[0])
                 answers.append(self._second(answers[0], spare))
@@ -109,6 +114,12 @@ class StripeRequest:
             if spare is not None:
                 self._stripes.give(self._conclude(answers, spare))
         self._judge(answers)
+
+    async def _leave_when_over(self, requests: trio.CancelScope) -> None:
+        """Threads that hang are left behind."""
+        while (left := self._ends() + HANGS_AFTER - self._clock.current_time()) > 0:
+            await trio.sleep(left)
+        requests.cancel()
 
     async def _memory_once_late(self, first: _Answer) -> Buffer:
         """Memory for a second answer, once ``first`` is late, there is some, and one more may be asked."""
@@ -160,7 +171,7 @@ class StripeRequest:
         try:
             await trio.to_thread.run_sync(self._ask, answer, limiter=self._limiter, abandon_on_cancel=True)
         except Exception as error:
-            _let_go(error)
+            let_go(error)
             answer.error = error
             if isinstance(error, OriginUnavailable) and error.throttled:
                 self._traffic.streams.throttled()
@@ -177,9 +188,10 @@ class StripeRequest:
         def progress(arrived: int) -> None:
             if answer.first_byte_at is None:
                 answer.first_byte_at = self._clock.current_time()
-            answer.filled = answer.start + arrived
+            more = answer.start + arrived - answer.filled
+            answer.filled += more
             self._tell(answer)
-            self._progressed()
+            self._progressed(more)
 
         answer.is_running = True
         answer.began_at = self._clock.current_time()
@@ -215,12 +227,4 @@ class StripeRequest:
         # The cause that will stay, if there is one; else what the first one said.
         final = (answer.error for answer in answers if answer.is_final)
         error = next(final, None) or answers[0].error
-        assert error is not None
-        raise error
-
-
-def _let_go(error: BaseException | None) -> None:
-    """Have ``error`` hold none of the memory that was to be filled: the frames of its traceback do."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+        raise error or OriginUnavailable(f"{self._origin.url}: no answer in time")

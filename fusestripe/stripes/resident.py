@@ -16,9 +16,10 @@ import trio
 from fusestripe.stripes.memory import Buffer, BufferPool
 from fusestripe.units import ObjectVersion
 
-__all__ = ["ResidentStripes", "Stripe", "Work"]
+__all__ = ["Key", "ResidentStripes", "Stripe", "Work"]
 
 Key = tuple[ObjectVersion, int]
+"""A stripe: its version, and its index there."""
 
 # Stripes kept after a reader is done with them, for others close behind it. More would only be memory that
 # the kernel has to clear: what is used again is warm.
@@ -250,6 +251,15 @@ class ResidentStripes:
                 # Not here: the caller is about to look at the bytes.
                 self._token.run_sync_soon(self._serve_takers, idempotent=True)
 
+    def keep(self, stripe: Stripe) -> None:
+        """Somebody is to look at all of ``stripe``, in their own time: its memory is not taken meanwhile."""
+        stripe._readers += 1
+
+    def let_go(self, stripe: Stripe) -> None:
+        """Undo one ``keep``."""
+        stripe._readers -= 1
+        self._serve_takers()
+
     def release(self, key: Key) -> None:
         """A reader is done with this stripe: its memory is taken before that of others."""
         stripe = self._stripes.get(key)
@@ -257,6 +267,12 @@ class ResidentStripes:
             stripe._is_done = True
             if self._idle.pop(key, None) is not None:
                 self._rest(stripe)
+
+    async def settle(self) -> None:
+        """Until nothing more happens to those that have all their bytes: they are saved, or could not be."""
+        for stripe in list(self._stripes.values()):
+            if stripe.filled == stripe.length:
+                await stripe.settled.wait()
 
     def discard(self, key: Key) -> None:
         """Forget a stripe with which nothing goes on any more, for it to be begun anew."""

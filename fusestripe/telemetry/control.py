@@ -1,8 +1,9 @@
 """The daemon's control socket: commands in, answers out, one JSON value a line.
 
 A request is ``{"command": name, "args": {...}}``. Answers are lines ``{"value": ...}``, any number, then one
-``{"done": true}`` or ``{"error": message, "mend": mend}``. An empty line says "still at it". The socket is
-open to its user alone (mode 0600 in a directory of mode 0700).
+``{"done": true}`` or ``{"error": message, "mend": mend}``. An empty line says "still at it". A
+daemon whose mount is taken away in the middle of an answer says so in its last line, as an error. The socket
+is open to its user alone (mode 0600 in a directory of mode 0700).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pwd
 import socket
 import stat
 import struct
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
@@ -27,10 +29,15 @@ from fusestripe.errors import FusestripeError, MountError
 from fusestripe.kernel.mounting import Mount
 
 __all__ = [
+    "BETWEEN_SECONDS",
+    "LOOK_SECONDS",
+    "RUNTIME_VARIABLE",
+    "DaemonGone",
     "Handler",
     "Send",
     "daemon_pid",
     "has_listener",
+    "log_of",
     "request",
     "runtime_dir",
     "runtime_dirs_of",
@@ -46,11 +53,22 @@ Handler = Callable[[Mapping[str, Any], Send], Awaitable[None]]
 
 ALIVE_SECONDS = 5.0
 SILENCE_SECONDS = 4 * ALIVE_SECONDS
+BETWEEN_SECONDS = 3.0
+"""For so long a client waits for the daemon that follows one that died; a keeper needs half a second."""
+LOOK_SECONDS = 0.05
+LEAVE_SECONDS = 1.0
+"""For so long a daemon that ends waits for a client to take its last line."""
+TAKEN_AWAY = {"error": "the mount was taken away meanwhile", "mend": "mount it again"}
+RUNTIME_VARIABLE = "FUSESTRIPE_RUNTIME_DIR"
 _OF_ROOT = "/run/fusestripe"
 _LINE_MAXIMUM = 1 << 20
 _SUN_PATH_MAXIMUM = 107  # sockaddr_un, 108 with the final NUL (unix(7))
 
 log = logging.getLogger(__name__)
+
+
+class DaemonGone(MountError):
+    """The daemon that was asked is no more; where it has a keeper another follows."""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -68,23 +86,42 @@ class _Answer(msgspec.Struct, frozen=True):
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
     """Where sockets and logs of this user's mounts are; made with mode 0700 where missing.
 
-    /run/fusestripe for root, else below $XDG_RUNTIME_DIR, else below the user's cache directory.
+    $FUSESTRIPE_RUNTIME_DIR where it is set, as for a job of a batch system; else /run/fusestripe for root,
+    for others below $XDG_RUNTIME_DIR if that is theirs, else below the user's cache directory.
     Raises MountError where it cannot be made, or where others may write in it.
     """
-    if os.geteuid() == 0:
+    above = ""
+    if environ.get(RUNTIME_VARIABLE):
+        path = environ[RUNTIME_VARIABLE]
+    elif os.geteuid() == 0:
         path = _OF_ROOT
-    elif environ.get("XDG_RUNTIME_DIR"):
-        path = os.path.join(environ["XDG_RUNTIME_DIR"], "fusestripe")
+    elif _session_dir(environ):
+        path = os.path.join(_session_dir(environ), "fusestripe")
     else:
-        path = os.path.join(default_cache_dir(environ), "run")
+        above = default_cache_dir(environ)
+        path = os.path.join(above, "run")
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        for directory in filter(None, (above, path)):  # the mode is only the last one's
+            os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(path)
     except OSError as error:
         what = (error.strerror or str(error)).lower()
-        raise MountError(f"{path} cannot be made: {what}", mend="set XDG_RUNTIME_DIR") from None
+        mend = "make /run writable" if path == _OF_ROOT else "set XDG_RUNTIME_DIR"
+        raise MountError(f"{path} cannot be made: {what}", mend=mend) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise MountError(f"others may write in {path}", mend=f"chown it to this user and chmod 700 {path}")
+    return path
+
+
+def _session_dir(environ: Mapping[str, str]) -> str:
+    """$XDG_RUNTIME_DIR; "" where it is not set, or another user's, as it stays so behind `su`.
+
+    The XDG Base Directory Specification has it that the user must own it.
+    """
+    path = environ.get("XDG_RUNTIME_DIR", "")
+    with contextlib.suppress(OSError):  # one that is missing is made
+        if path and os.lstat(path).st_uid != os.geteuid():
+            return ""
     return path
 
 
@@ -96,18 +133,29 @@ def socket_path(mountpoint: str, environ: Mapping[str, str] = os.environ) -> str
     return path
 
 
+def log_of(path: str) -> str:
+    """Where the daemon at the socket ``path`` logs, unless it is in the foreground."""
+    return path.removesuffix(".sock") + ".log"
+
+
 def socket_of(mount: Mount) -> str:
     """The control socket of ``mount``; root finds those of others where they usually are.
 
+    Those of this user are looked for there too: what mounted may have had another environment than this
+    process, or none, as mount(8), cron and systemd have it.
     Raises MountError, which says whose mount it is, where that cannot be asked.
     """
     owner = mount.owner
-    if owner is None or owner == os.geteuid():
-        return socket_path(mount.mountpoint)
-    for directory in runtime_dirs_of(owner):
+    is_mine = owner is None or owner == os.geteuid()
+    mine = socket_path(mount.mountpoint) if is_mine else ""
+    if is_mine and os.path.exists(mine):
+        return mine
+    for directory in runtime_dirs_of(os.geteuid() if owner is None else owner):
         path = os.path.join(directory, _socket_name(mount.mountpoint))
         if os.path.exists(path):
             return path
+    if is_mine:
+        return mine
     raise MountError(
         f"{mount.mountpoint} shows {mount.source} and belongs to {mount.owner_name}; "
         "its daemon cannot be asked from here",
@@ -179,8 +227,8 @@ def _bound(path: str) -> Iterator[trio.socket.SocketType]:
 class _Conversation:
     """One client: a request, its answers, and the end of both when it hangs up.
 
-    Invariant: whole lines are sent, one at a time. A client that is gone cancels everything here, wherever
-    it is noticed, so handlers never see the stream's errors.
+    Invariant: whole lines are sent, one at a time, and nothing after one that was broken off. A client that
+    is gone cancels everything here, wherever it is noticed, so handlers never see the stream's errors.
     """
 
     def __init__(self, stream: trio.SocketStream, handlers: Mapping[str, Handler]) -> None:
@@ -188,17 +236,22 @@ class _Conversation:
         self._handlers = handlers
         self._sending = trio.Lock()
         self._scope = trio.CancelScope()
+        self._is_whole = True
 
     async def run(self) -> None:
         with self._scope:
             line = await self._read_line()
             if line is None:
                 return
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._say_alive)
-                nursery.start_soon(self._await_hangup)
-                await self._send_line(msgspec.json.encode(await self._answer(line)))
-                self._scope.cancel()
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._say_alive)
+                    nursery.start_soon(self._await_hangup)
+                    await self._send_line(msgspec.json.encode(await self._answer(line)))
+                    self._scope.cancel()
+            finally:
+                if not self._scope.cancel_called:  # neither answered nor hung up: the daemon ends
+                    await self._take_leave()
 
     async def _answer(self, line: bytes) -> dict[str, object]:
         """Let the handler send its values; the last line of the conversation."""
@@ -215,7 +268,10 @@ class _Conversation:
         except Exception as error:
             # A bug in one answer is no reason to take the mount from its readers.
             log.exception("control command failed")
-            return {"error": f"{type(error).__name__}: {error}", "mend": "the daemon's log has more"}
+            return {
+                "error": f"{type(error).__name__}: {error}",
+                "mend": "fusestripe status names its log",
+            }
         return {"done": True}
 
     async def _send_value(self, value: object) -> None:
@@ -224,10 +280,19 @@ class _Conversation:
     async def _send_line(self, line: bytes) -> None:
         async with self._sending:
             try:
+                self._is_whole = False
                 await self._stream.send_all(line + b"\n")
+                self._is_whole = True
             except trio.BrokenResourceError:
                 self._scope.cancel()
                 await trio.lowlevel.checkpoint()
+
+    async def _take_leave(self) -> None:
+        """Tell the client that it is no fault of the daemon's, as far as it still listens."""
+        with trio.move_on_after(LEAVE_SECONDS) as scope:
+            scope.shield = True
+            if self._is_whole:
+                await self._send_line(msgspec.json.encode(TAKEN_AWAY))
 
     async def _say_alive(self) -> None:
         while True:
@@ -266,7 +331,10 @@ def request(path: str, command: str, *, timeout: float = SILENCE_SECONDS, **args
     longer than ``ALIVE_SECONDS``. Raises MountError where there is no daemon, where it goes, and with its
     own message where it refuses.
     """
-    with _connected(path, timeout) as connection, connection.makefile("rb") as lines:
+    with (
+        _connected(path, timeout, patience=BETWEEN_SECONDS) as connection,
+        connection.makefile("rb") as lines,
+    ):
         try:
             connection.sendall(msgspec.json.encode(_Request(command, args)) + b"\n")
             for line in lines:
@@ -279,10 +347,12 @@ def request(path: str, command: str, *, timeout: float = SILENCE_SECONDS, **args
                     return
                 yield answer.value
         except TimeoutError:
-            raise MountError(f"the daemon is silent for {timeout:g} s", mend="see its log") from None
+            raise MountError(f"the daemon is silent for {timeout:g} s", mend=_see_log(path)) from None
         except (ConnectionError, msgspec.DecodeError):
             pass  # the same as an end without the last line
-        raise MountError("the daemon ended in the middle of an answer", mend="see its log, and mount again")
+        raise DaemonGone(
+            "the daemon ended in the middle of an answer", mend=f"mount it again; {_see_log(path)}"
+        )
 
 
 def daemon_pid(path: str) -> int | None:
@@ -304,15 +374,39 @@ def has_listener(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _connected(path: str, timeout: float) -> Iterator[socket.socket]:
+def _connected(path: str, timeout: float, *, patience: float = 0.0) -> Iterator[socket.socket]:
+    """``patience``: seconds that a daemon may take to follow another."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
-            connection.connect(path)
+            _connect(connection, path, time.monotonic() + patience)
         except TimeoutError:
-            raise MountError(f"the daemon at {path} does not answer", mend="see its log") from None
+            raise MountError(f"the daemon at {path} does not answer", mend=_see_log(path)) from None
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise MountError(f"{path} belongs to another user", mend="ask as that user") from None
-            raise MountError("the daemon is gone", mend="unmount, and mount again") from None
+            raise DaemonGone("the daemon is gone", mend=f"mount it again; {_see_log(path)}") from None
         yield connection
+
+
+def _connect(connection: socket.socket, path: str, deadline: float) -> None:
+    """Raises OSError; where nobody listens, not before ``deadline``."""
+    while True:
+        try:
+            connection.connect(path)
+        except ConnectionRefusedError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(LOOK_SECONDS)
+        else:
+            return
+
+
+def _see_log(path: str) -> str:
+    """Where to look for why the daemon at the socket ``path`` is not as it should be."""
+    log_file = log_of(path)
+    return (
+        f"see {log_file}"
+        if os.path.exists(log_file)
+        else "what it logs went to its terminal, or to the journal"
+    )

@@ -6,6 +6,7 @@ import msgspec
 
 from fusestripe.cache.health import CacheStatistics
 from fusestripe.openfiles import FileStatistics
+from fusestripe.peers.members import PeerStatistics
 from fusestripe.reader import ReadStatistics
 from fusestripe.stripes.fetch import FetchStatistics
 from fusestripe.stripes.memory import PoolStatistics
@@ -28,7 +29,7 @@ class RouteStatus(msgspec.Struct, frozen=True):
 
 
 class ServedStatus(msgspec.Struct, frozen=True):
-    """What was brought into memory, and from where: for readers from ``cache`` and ``origin``.
+    """What was brought into memory, and from where: for readers from ``cache``, ``origin`` and ``peers``.
 
     ``checked`` was read back from the cache's disk only to see that it is right. What the kernel reads itself
     passes by uncounted.
@@ -36,6 +37,7 @@ class ServedStatus(msgspec.Struct, frozen=True):
 
     cache: int
     origin: int
+    peers: int
     checked: int
 
 
@@ -51,12 +53,14 @@ class Status(msgspec.Struct, frozen=True):
     """The answer to the command "status".
 
     ``passed_through`` of the ``open_files`` are read by the kernel itself. ``inodes`` are those the daemon
-    keeps for it.
+    keeps for it. ``log`` is the file that it logs to, "" for the terminal it was started from. ``peers`` is
+    None where they are off.
     """
 
     pid: int
     version: str
     mountpoint: str
+    log: str
     uptime: float
     routes: tuple[RouteStatus, ...]
     cache: CacheStatistics
@@ -68,4 +72,5 @@ class Status(msgspec.Struct, frozen=True):
     passed_through: int
     inodes: int
     features: tuple[Feature, ...]
+    peers: PeerStatistics | None
     files: tuple[FileStatistics, ...]

@@ -22,6 +22,7 @@ from tests.bench.lab import Lab
 from tests.bench.latency import FIRST_BYTE
 from tests.bench.listing import LISTING
 from tests.bench.loopback import COLD, MEMORY
+from tests.bench.nodes import NODES
 from tests.bench.opening import OPEN
 from tests.bench.passthrough import PASSTHROUGH
 from tests.bench.programs import require
@@ -30,6 +31,7 @@ from tests.bench.readers import INTERLEAVED, SIXTEEN
 from tests.bench.report import as_json, show
 from tests.bench.result import Result
 from tests.bench.shaped import SHAPED
+from tests.bench.soak import SOAK
 from tests.bench.stalls import STALLS
 from tests.bench.tuned import TUNED
 from tests.bench.warm import SERVED, WARM
@@ -50,6 +52,7 @@ CASES: tuple[Case, ...] = (
     LISTING,
     MEMORY,
     HDFS,
+    NODES,
 )
 
 
@@ -93,6 +96,19 @@ class Size(click.ParamType[int]):
     help="Where all files go for the time of the run; the default is the temporary directory.",
 )
 @click.option("--without-peers", is_flag=True, help="Leave out the mounts of others.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(3, 200),
+    metavar="N",
+    help="Only the case of that name unless --only says otherwise, with so many nodes.",
+)
+@click.option("--without-sharing", is_flag=True, help="Of the nodes only what they do each for itself.")
+@click.option(
+    "--soak",
+    type=click.FloatRange(min=10),
+    metavar="SECONDS",
+    help="Instead of the cases: read in all ways for so long, and see that nothing grows.",
+)
 def main(
     names: tuple[str, ...],
     size: int | None,
@@ -102,13 +118,26 @@ def main(
     json_path: str | None,
     base: Path | None,
     without_peers: bool,
+    nodes: int | None,
+    without_sharing: bool,
+    soak: float | None,
 ) -> None:
     """Measure what a mount is worth: against bare clients and other mounts, in turn, on this machine."""
-    cases = [case for case in CASES if not names or case.name in names]
+    if nodes is not None and not names:
+        names = (NODES.name,)
+    cases = [case for case in CASES if not names or case.name in names] if soak is None else [SOAK]
     require([name for case in cases for name in case.needs])
     if not without_peers:
         require([name for case in cases for name in case.peers], "or say --without-peers")
-    options = Options(rounds=rounds, short=short, peers=not without_peers, size=size)
+    options = Options(
+        rounds=rounds,
+        short=short,
+        peers=not without_peers,
+        size=size,
+        soak=soak or 0.0,
+        nodes=nodes,
+        sharing=not without_sharing,
+    )
     signal.signal(signal.SIGTERM, _leave)
     # Where JSON goes to stdout, the tables make way.
     console = Console(stderr=json_path == "-")
@@ -124,7 +153,7 @@ def run(cases: list[Case], options: Options, base: Path | None, console: Console
     results = []
     with (
         tempfile.TemporaryDirectory(prefix="fusestripe-bench-", dir=base) as directory,
-        console.status("starting the S3 server") as status,
+        console.status("starting") as status,
         Lab.open(Path(directory)) as lab,
     ):
         for case in cases:

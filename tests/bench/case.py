@@ -19,12 +19,19 @@ T = TypeVar("T")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How much is measured. ``size``: bytes of the file where it is not the case's own choice."""
+    """How much is measured. ``size``: bytes of the file where it is not the case's own choice.
+
+    ``soak``: seconds of the case of that name. ``nodes``: how many of them; None: as many as the kind of run
+    takes; they share what they have if ``sharing``.
+    """
 
     rounds: int = 3
     short: bool = False
     peers: bool = True
     size: int | None = None
+    soak: float = 0.0
+    nodes: int | None = None
+    sharing: bool = True
 
     def file_size(self, full: int, short: int) -> int:
         """Bytes of the file to read."""

@@ -6,7 +6,8 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -36,21 +37,27 @@ def write_random(path: Path, size: int) -> Path:
 
 
 class Lab:
-    """``directory`` holds everything of a run, ``server`` is in front of nothing but the disk."""
+    """``directory`` holds everything of a run."""
 
-    def __init__(self, directory: Path, server: SeaweedServer) -> None:
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.directory = directory
-        self.server = server
+        self._stack = stack
         self._numbers = itertools.count(1)
         self._stored: dict[int, StoredObject] = {}
 
     @classmethod
     @contextmanager
     def open(cls, directory: Path) -> Iterator[Lab]:
-        """A lab whose server stops at the end."""
-        with SeaweedServer(directory / "server") as server:
-            server.create_bucket(BUCKET)
-            yield cls(directory, server)
+        """A lab whose server, where one was asked for, stops at the end."""
+        with ExitStack() as stack:
+            yield cls(directory, stack)
+
+    @cached_property
+    def server(self) -> SeaweedServer:
+        """In front of nothing but the disk; it starts when it is first asked for."""
+        server = self._stack.enter_context(SeaweedServer(self.directory / "server"))
+        server.create_bucket(BUCKET)
+        return server
 
     def stored(self, size: int) -> StoredObject:
         """An object of ``size`` random bytes; the same for the same size."""

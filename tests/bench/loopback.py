@@ -63,7 +63,6 @@ def run_cold(lab: Lab, options: Options, tell: Tell) -> Result:
         notes=(
             "server and clients share the machine's cores",
             "the daemon's processor time until the last byte is read; reading back comes later",
-            "issue 2 wanted 0.5 of the bare client and 1 of the others, issue 4 wants 0.65 and 2",
         ),
     )
 

@@ -105,11 +105,14 @@ def _measure(
         if state == DROPPED:
             drop_page_cache()
 
-    measures: dict[str, Callable[[], float]] = {}
+    sides: dict[str, Side] = {}
     for way, read in ways.items():
-        measures[_name(MOUNT, way, state)] = partial(through_mount, read)
-        measures[_name(PLAIN, way, state)] = partial(plain, read)
-    return take_turns(measures, rounds, tell)
+        measures = {
+            _name(MOUNT, way, state): partial(through_mount, read),
+            _name(PLAIN, way, state): partial(plain, read),
+        }
+        sides |= take_turns(measures, rounds, tell)
+    return sides
 
 
 def _name(where: str, way: str, state: str) -> str:

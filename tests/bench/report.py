@@ -18,6 +18,8 @@ __all__ = ["as_json", "show"]
 
 NAME_WIDTH = 36
 COLUMN_WIDTH = 12
+LONG_SECONDS = 10.0
+"""From here on nobody wants to know about milliseconds."""
 
 
 def show(result: Result, console: Console) -> None:
@@ -54,7 +56,7 @@ def shown(value: float, unit: Unit) -> str:
     if unit == "%":
         return f"{value:.2f} %"
     if unit == "s":
-        return f"{value * 1000:.1f} ms"
+        return f"{value:.1f} s" if value >= LONG_SECONDS else f"{value * 1000:.1f} ms"
     if unit == "B":
         return format_size(value)
     return f"{value:.2f}"

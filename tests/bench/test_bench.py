@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusestripe.kernel.mounting import mounts
+from fusestripe.kernel.mounting import Mount, mounts
 from fusestripe.units import MIB
 from tests.bench.__main__ import CASES
 from tests.bench.bare import Task, start_fetch
@@ -48,6 +49,10 @@ class Document(msgspec.Struct):
 
 def command(directory: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", "tests.bench", "--dir", str(directory), "--short", "--rounds=1", *options]
+
+
+def mounts_below(directory: Path) -> list[Mount]:
+    return [mount for mount in mounts() if mount.mountpoint.startswith(str(directory.resolve()))]
 
 
 @given(st.lists(st.tuples(RATES, RATES), min_size=1, max_size=7))
@@ -121,7 +126,7 @@ def test_sides_take_turns_and_the_first_place() -> None:
     assert sides["b"].rounds == (2, 4, 9)
 
 
-@pytest.mark.timeout(600)  # a minute and a half, where nothing else runs
+@pytest.mark.timeout(600)  # two minutes and a half, where nothing else runs
 def test_every_case_runs_on_real_parts(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     work = tmp_path / "work"
@@ -142,22 +147,43 @@ def test_every_case_runs_on_real_parts(tmp_path: Path) -> None:
     assert list(work.iterdir()) == []
 
 
+def test_a_soak_finds_no_wrong_byte_and_nothing_that_grows(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, "--soak=30", "--check"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "inodes, last third / second" in done.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_ended_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    def mounted_below() -> bool:
-        return any(mount.mountpoint.startswith(str(tmp_path.resolve())) for mount in mounts())
-
     # Where the tests run in the background of a shell, SIGINT is ignored, and children inherit that.
     heeding = ["env", "--default-signal=INT"]
     bench = subprocess.Popen(heeding + command(tmp_path, "--only=cold"), stdout=subprocess.DEVNULL)
-    until(mounted_below, timeout=60)
+    until(lambda: bool(mounts_below(tmp_path)), timeout=60)
     process = psutil.Process(bench.pid)
     children = process.children(recursive=True)
     bench.send_signal(number)
     assert bench.wait(60) == 1  # click's Abort
     assert list(tmp_path.iterdir()) == []
-    assert not mounted_below()
+    assert mounts_below(tmp_path) == []
     assert [child for child in psutil.wait_procs(children, timeout=20)[1] if child.is_running()] == []
+
+
+def test_an_ended_run_of_nodes_leaves_no_host(tmp_path: Path) -> None:
+    def ours() -> list[str]:
+        links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+        return [
+            name for name in (links + "\n".join(os.listdir("/run/netns"))).split() if name.startswith(mark)
+        ]
+
+    bench = subprocess.Popen(command(tmp_path, "--nodes=3", "--without-sharing"), stdout=subprocess.DEVNULL)
+    mark = f"fsb{bench.pid % 100_000}"
+    until(lambda: sum("/node-" in mount.mountpoint for mount in mounts_below(tmp_path)) == 3, timeout=60)
+    assert len(ours()) == 1 + 4 + 4
+    bench.send_signal(signal.SIGTERM)
+    assert bench.wait(60) == 1
+    assert [*ours(), *mounts_below(tmp_path), *tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,11 @@ def rot(files: Iterable[Path]) -> None:
 @pytest.mark.parametrize("rotten", [2, 5], ids=["some replicas", "every replica"])
 def test_blocks_that_rot_on_their_datanodes(cluster: HdfsCluster, tmp_path: Path, rotten: int) -> None:
     """Another replica is taken; where there is none, reads fail. Never a wrong byte."""
-    before = [cluster.block_files(number) for number in range(5)]
     path = f"/rotten-{rotten}/file"
     cluster.shell.put(path, CONTENT)
     cluster.wait_for(lambda: replicas(cluster, path) == [3] * 49)
     for number in range(rotten):
-        rot(cluster.block_files(number) - before[number])
+        rot(cluster.block_files(number, path))
     with mounted(
         f"{cluster.url}/rotten-{rotten}",
         tmp_path / "mnt",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ import pytest
 from fusestripe.errors import MountError
 from tests.support.hadoop.cluster import MIB, HdfsCluster
 from tests.support.hadoop.kerberos import SERVERS, Realm, secure_core, secure_settings
+from tests.support.kubernetes.manifests import one, own_overlay
+from tests.support.kubernetes.node import Node
+from tests.support.kubernetes.pod import Pod
 from tests.support.mounted import mounted, until
 from tests.support.mounted_store import content
 
@@ -73,6 +77,30 @@ def test_with_a_keytab(cluster: HdfsCluster, realm: Realm, tmp_path: Path) -> No
         stripe_size="1MiB",
     ) as mount:
         assert (mount.path / "file").read_bytes() == CONTENT
+
+
+def test_a_pod_with_its_keytab_from_a_secret(cluster: HdfsCluster, realm: Realm, tmp_path: Path) -> None:
+    """mount/kubernetes as it is, but for the names of this cluster."""
+    conf = Path(cluster.environment["HADOOP_CONF_DIR"])
+    files = {
+        "config.toml": f'[[route]]\nsource = "{cluster.url}/data"\n',
+        "core-site.xml": (conf / "core-site.xml").read_text(),
+        "hdfs-site.xml": (conf / "hdfs-site.xml").read_text(),
+        "krb5.conf": Path(realm.environment["KRB5_CONFIG"]).read_text(),
+    }
+    size = {"FUSESTRIPE_CACHE_SIZE": "1GiB"}
+    manifests = own_overlay(tmp_path / "overlay", "sidecar", ["hdfs"], files, size)
+    secrets = {"fusestripe-secret": {"keytab": realm.alice_keytab.read_bytes()}}
+    with (
+        Node(tmp_path) as node,
+        Pod(node, one(manifests, "Job"), manifests, secrets, {"train": ("sleep", "600")}) as pod,
+    ):
+        pod.start()
+        read = pod["train"].execute(["sha256sum", "/mnt/fusestripe/ckpt/file"])
+        assert read.returncode == 0, (read.stderr, pod["fusestripe"].log())
+        assert read.stdout.split()[0] == hashlib.sha256(CONTENT).hexdigest()
+        pod["train"].kill()
+        assert pod.end() == {"fusestripe": 0}
 
 
 def test_without_a_ticket(cluster: HdfsCluster, realm: Realm, tmp_path: Path) -> None:

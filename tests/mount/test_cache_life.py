@@ -71,6 +71,17 @@ def test_unmounting_right_after_reading_leaves_only_right_bytes(store: MountedSt
         assert (mount.path / "file").read_bytes() == DATA
 
 
+def test_unmounting_right_after_reading_keeps_what_was_read(store: MountedStore) -> None:
+    """It is paid for: what is still being saved is waited for."""
+    for number in range(5):
+        store.put(f"file{number}", DATA)
+        with store.mount() as mount:
+            assert (mount.path / f"file{number}").read_bytes() == DATA
+        with store.mount() as mount:
+            assert (mount.path / f"file{number}").read_bytes() == DATA
+            assert store.requests("GET") == []
+
+
 def test_killed_in_the_middle_of_a_read(store: MountedStore) -> None:
     store.put("file", DATA)
     wanted = STRIPES // 2
@@ -217,7 +228,11 @@ def test_a_stripe_damaged_after_its_check_is_fetched_again(store: MountedStore) 
         assert (mount.path / "file").read_bytes() == DATA
         wait_saved(mount, mount.path / "file")
     few = 16 * STRIPE
-    with store.mount(memory=few, complaints=True) as mount, opened(mount.path / "file") as descriptor:
+    # By the daemon: what the kernel reads itself is not looked at again while it is open.
+    with (
+        store.mount(memory=few, passthrough=False, complaints=True) as mount,
+        opened(mount.path / "file") as descriptor,
+    ):
         assert os.pread(descriptor, SIZE, 0) == DATA  # every stripe is loaded and checked
         assert store.requests("GET") == []
         # The first stripes are not in the daemon's memory any more, nor in the kernel's.
@@ -268,6 +283,7 @@ def test_a_cache_that_another_process_keeps_locked(store: MountedStore) -> None:
             assert (mount.path / "file").read_bytes() == DATA
         (complaint,) = mount.complaints()
         assert " is read without the cache: another process keeps the cache file" in complaint
+        until(lambda: not mount.status()["files"])  # while it is open it stays without
         drop_pages(mount.path / "file")
         assert (mount.path / "file").read_bytes() == DATA
         wait_saved(mount, mount.path / "file")

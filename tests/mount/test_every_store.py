@@ -66,7 +66,7 @@ class Tree:
         for side in self._far_sides.values():
             side.put(path, data)
 
-    def mount(self, *, complaints: bool = False, **settings: object) -> AbstractContextManager[Mounted]:
+    def mount(self, *, complaints: bool = False, **settings: Any) -> AbstractContextManager[Mounted]:
         environment: dict[str, str] = {}
         for side in self._far_sides.values():
             environment |= side.environment

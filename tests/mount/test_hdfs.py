@@ -23,6 +23,7 @@ from tests.support.hadoop.libhdfs import libhdfs_environment
 from tests.support.hadoop.store import HdfsDirectory
 from tests.support.mounted import Mounted, mounted, until
 from tests.support.mounted_store import content
+from tests.support.other_user import read_as_other
 
 SIZE = 48 * MIB + 12_345
 CONTENT = content(SIZE, 1)
@@ -119,34 +120,9 @@ def test_owners_and_modes_are_shown_and_kept(hdfs_directory: HdfsDirectory, tmp_
     with hdfs_mounted(hdfs_directory, tmp_path, allow_other=True) as mount:
         found = os.stat(mount.path / "mine")
         assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (1, 2, 0o400)
-        assert as_daemon(mount.path / "mine") == b"mine"
-        assert as_daemon(mount.path / "theirs") == errno.EACCES
-        assert as_daemon(mount.path / "all") == b"all"
-
-
-def as_daemon(path: Path) -> bytes | int:
-    """What uid 1 reads, or the errno; from its directory on, since pytest keeps the way there closed."""
-    directory = os.open(path.parent, os.O_PATH)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 255
-        try:
-            os.setgroups([])
-            os.setgid(1)
-            os.setuid(1)
-            os.write(writer, os.read(os.open(path.name, os.O_RDONLY, dir_fd=directory), 100))
-            status = 0
-        except OSError as error:
-            status = error.errno or 255
-        finally:
-            os._exit(status)
-    os.close(writer)
-    os.close(directory)
-    with open(reader, "rb") as pipe:
-        data = pipe.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return data if status == 0 else status
+        assert read_as_other(mount.path / "mine") == b"mine"
+        assert read_as_other(mount.path / "theirs") == errno.EACCES
+        assert read_as_other(mount.path / "all") == b"all"
 
 
 def test_a_snapshot_is_there_by_its_path(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:

@@ -12,15 +12,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from fusestripe.config import Settings, load
 from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
-from fusestripe.launch import LEFT_SECONDS, launch, log_path, stop, sweep
+from fusestripe.launch import Order, launch, log_path, read_order, stop
+from fusestripe.leftovers import LEFT_SECONDS, sweep
 from fusestripe.telemetry.control import daemon_pid, socket_path
 from tests.support.mounted import until
 
@@ -31,7 +34,7 @@ def command(behaviour: str) -> list[str]:
 
 @pytest.fixture
 def settings() -> Settings:
-    return load("file:///usr/share", {}, environ={})
+    return load("file:///usr/share", {"keeper": "no"}, environ={})
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def test_a_daemon_starts_and_ends(settings: Settings, mountpoint: str) -> None:
 
 
 def test_ps_shows_what_is_served_and_no_more(mountpoint: str) -> None:
-    flags = {"endpoint": "http://a-secret-place", "profile": "a-secret-name"}
+    flags = {"endpoint": "http://a-secret-place", "profile": "a-secret-name", "keeper": "no"}
     settings = load("s3://bucket/prefix", flags, environ={})
     pid = launch(settings, mountpoint, command=command("serve"))
     process = psutil.Process(pid)
@@ -98,6 +101,21 @@ def test_a_failed_start_says_why_and_leaves_nothing(
         launch(settings, mountpoint, command=command(behaviour), timeout=timeout)
     assert mounting.find_mount(mountpoint) is None
     assert children() == before
+
+
+@pytest.mark.parametrize("keeper", ["yes", "no"])
+@pytest.mark.parametrize("is_automount", [True, False])
+def test_one_that_never_answers_is_ended_with_all_that_it_started(
+    mountpoint: str, keeper: str, is_automount: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an automount point it leads no group of processes."""
+    monkeypatch.setattr(mounting, "is_automount", lambda path: is_automount)
+    settings = load("file:///usr/share", {"keeper": keeper}, environ={})
+    before = children()
+    with pytest.raises(MountError, match="the daemon did not answer in 2 s"):
+        launch(settings, mountpoint, command=command("sulk"), timeout=2)
+    until(lambda: children() == before)
+    assert mounting.find_mount(mountpoint) is None
 
 
 def test_a_daemon_killed_at_start_is_named_by_its_signal(settings: Settings, mountpoint: str) -> None:
@@ -290,3 +308,16 @@ def test_a_mount_sweeps(settings: Settings, mountpoint: str) -> None:
     launch(settings, mountpoint, command=command("serve"))
     assert not old.exists()
     stop(mountpoint)
+
+
+def test_an_order_of_a_version_before_has_the_defaults_of_what_is_new(settings: Settings) -> None:
+    order = msgspec.json.decode(msgspec.json.encode(Order(settings, "/mnt", -1, False, ("x",))))
+    del order["settings"]["mount"]["noexec"], order["settings"]["peers"]["token_file"]
+    assert read_order(BytesIO(msgspec.json.encode(order))).settings == settings
+
+
+def test_a_mountpoint_whose_name_is_not_utf8_is_refused(settings: Settings, tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(path)
+    with pytest.raises(MountError, match="is not in UTF-8: mount at one that is"):
+        launch(settings, path, command=command("serve"))

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -113,6 +114,25 @@ def test_memory_stays_within_the_budget(store: MountedStore) -> None:
         memory = mount.status()["memory"]
         assert memory["peak"] <= memory["limit"] == budget
         print(f"at rest {at_rest >> 20} MiB, at most {memory_of(mount, 'VmHWM') >> 20} MiB")
+
+
+def test_a_daemon_that_nobody_needs_sleeps(store: MountedStore) -> None:
+    """It wakes for its own housekeeping, and not to look whether there is something to do."""
+    store.put("file", b"x" * MIB)
+
+    def wakeups() -> int:
+        status = Path(f"/proc/{mount.pid}/status").read_text()
+        return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
+
+    with store.mount() as mount:
+        assert (mount.path / "file").read_bytes() == b"x" * MIB
+        until(lambda: mount.status()["open_files"] == 0)
+        least = 1000
+        for _ in range(5):  # of one second each: what a reader left behind may still be at work in the first
+            before = wakeups()
+            time.sleep(1)
+            least = min(least, wakeups() - before)
+        assert least <= 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 import fusestripe
 from fusestripe.cache.catalogue import CacheCatalogue
 from fusestripe.kernel.mounting import find_mount
+from fusestripe.telemetry.control import daemon_pid, socket_path
+from tests.support.mounted import until
 from tests.support.mounted_store import KIB, MIB, MountedStore, content
 
 
@@ -42,6 +48,70 @@ def test_the_mount_goes_when_the_block_fails(aws: MountedStore, tmp_path: Path) 
     with pytest.raises(ZeroDivisionError), fusestripe.mount(source, point, cache_dir=cache):
         raise ZeroDivisionError
     assert find_mount(str(point)) is None
+
+
+def test_what_is_mapped_outlives_the_block_and_the_error_passes(aws: MountedStore, tmp_path: Path) -> None:
+    """As torch.load(mmap=True) leaves it: a map, and no descriptor."""
+    data = content(300 * KIB)
+    aws.put("file", data)
+    point = tmp_path / "mnt"
+    point.mkdir()
+    source, cache = f"s3://{aws.bucket}", tmp_path / "cache"
+    pids: list[int | None] = []
+    maps: list[mmap.mmap] = []
+
+    def work(path: Path) -> None:
+        pids.append(daemon_pid(socket_path(str(path))))
+        with open(path / "file", "rb") as file:
+            maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        raise ZeroDivisionError
+
+    with (
+        pytest.raises(ZeroDivisionError),
+        fusestripe.mount(source, point, cache_dir=cache, stripe_size=64 * KIB) as path,
+    ):
+        work(path)
+    assert find_mount(str(point)) is None
+    ((pid,), (kept,)) = pids, maps
+    assert pid is not None
+    assert psutil.pid_exists(pid)
+    assert kept[:] == data
+    # The place is free, while what is kept stays.
+    with fusestripe.mount(source, point, cache_dir=cache, stripe_size=64 * KIB) as path:
+        assert (path / "file").read_bytes() == data
+    assert kept[:] == data
+    kept.close()
+    process = psutil.Process(pid)
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+
+
+KEPT = """
+import mmap, sys
+import fusestripe
+source, mountpoint, cache = sys.argv[1:]
+with fusestripe.mount(source, mountpoint, cache_dir=cache) as path:
+    with open(path / "file", "rb") as file:
+        kept = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    raise ValueError("of the user's own")
+"""
+
+
+def test_nothing_is_left_when_the_process_ends_with_something_mapped(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_bytes(content(300 * KIB))
+    point = tmp_path / "mnt"
+    point.mkdir()
+    arguments = [f"file://{tmp_path}/source", str(point), str(tmp_path / "cache")]
+    command = [sys.executable, "-c", KEPT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr.splitlines()[-1] == "ValueError: of the user's own"
+    assert "MountError" not in done.stderr
+    assert find_mount(str(point)) is None
+    until(lambda: not any(str(point) in (process.info["cmdline"] or ()) for process in _processes()))
+
+
+def _processes() -> list[psutil.Process]:
+    return list(psutil.process_iter(["cmdline"]))
 
 
 def test_prefetch_a_url_and_mount_it(aws: MountedStore, tmp_path: Path) -> None:
@@ -96,14 +166,34 @@ def test_a_prefetch_that_fails_is_no_quiet_matter(aws: MountedStore, tmp_path: P
     assert report.state == "done"
     aws.put("run/other", content(KIB))
     (report,) = fusestripe.prefetch(f"{url}/other", check=True, cache_dir=tmp_path / "cache")
-    assert (report.state, "is not whole in the cache" in report.error) == ("failed", True)
+    assert (report.state, report.missing) == ("missing", KIB)
+
+
+def test_a_url_is_taken_back_as_it_is_shown(
+    aws: MountedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the endpoint that the environment had then."""
+    aws.put("run/file", content(KIB))
+    cache = tmp_path / "cache"
+    fusestripe.prefetch(f"s3://{aws.bucket}/run", cache_dir=cache)
+    with CacheCatalogue(cache) as catalogue:
+        (entry,) = catalogue.entries()
+    shown = str(entry.version).replace("/file", "")
+    assert shown.startswith(f"s3://{aws.bucket}/run?endpoint=127.0.0.1:")
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    (report,) = fusestripe.prefetch(shown, cache_dir=cache, check=True)
+    assert (report.state, report.size) == ("done", KIB)
+    point = tmp_path / "mnt"
+    point.mkdir()
+    with fusestripe.mount(shown, point, cache_dir=cache) as path:
+        assert (path / "file").read_bytes() == content(KIB)
 
 
 def test_prefetch_below_a_mount(aws: MountedStore) -> None:
     data = content(MIB)
     aws.put("dir/file", data)
     with aws.mount() as mount:
-        assert [report.state for report in fusestripe.prefetch(mount.path / "dir", check=True)] == ["failed"]
+        assert [report.state for report in fusestripe.prefetch(mount.path / "dir", check=True)] == ["missing"]
         (report,) = fusestripe.prefetch(mount.path / "dir")
         assert (report.path, report.state, report.size) == (str(mount.path / "dir/file"), "done", MIB)
         aws.proxy.reset()

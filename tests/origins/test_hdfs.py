@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fusestripe.errors import ConfigError, NotFound, OriginError, OriginUnavailable, VersionChanged
-from fusestripe.origins.base import Origin, OriginOptions
+from fusestripe.origins.base import Origin, OriginOptions, Owner
 from fusestripe.origins.hdfs import open_hdfs
 from fusestripe.origins.registry import open_origin
 from tests.origins.conformance import ODD_NAMES, OriginConformance, Store, fetch, listing, pinned
@@ -137,8 +137,8 @@ def test_owner_group_and_mode(store: HdfsDirectory, origin: Origin) -> None:
     store.shell("dfs", "-chown", "nobody-here:none-here", store.path("dir"))
     store.shell("dfs", "-chmod", "1750", store.path("dir"))
     file, directory = origin.stat("file"), origin.stat("dir")
-    assert (file.mode, file.uid, file.gid) == (0o640, 1, 2)
-    assert (directory.mode, directory.uid, directory.gid) == (0o1750, None, None)
+    assert file.owner == Owner(0o640, 1, 2)
+    assert directory.owner == Owner(0o1750, None, None)
     assert listing(origin, "") == {"file": file, "dir": directory}
 
 

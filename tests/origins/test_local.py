@@ -17,7 +17,7 @@ from fusestripe.errors import (
     PermissionDenied,
     VersionChanged,
 )
-from fusestripe.origins.base import Origin, OriginOptions
+from fusestripe.origins.base import Origin, OriginOptions, Owner
 from fusestripe.origins.local import LocalOrigin
 from fusestripe.origins.registry import open_origin
 from tests.origins.conformance import OriginConformance, Store, fetch, listing, pinned
@@ -84,12 +84,17 @@ class TestLocal:
         assert fetch(local, version, 5 * GIB - 5, 5) == b"\0\0end"
         assert fetch(local, version, 4 * GIB - 4, 8) == b"\0\0edge\0\0"
 
-    def test_overwritten_in_place(self, root: Path, local: Origin) -> None:
-        (root / "file").write_bytes(b"a" * 100)
+    @pytest.mark.parametrize("later", [0, 1], ids=["and given its old mtime", "later"])
+    def test_overwritten_in_place(self, root: Path, local: Origin, later: int) -> None:
+        """As `cp -p` and `tar --overwrite` do it."""
+        path = root / "file"
+        path.write_bytes(b"a" * 100)
         version = pinned(local, "file")
-        before = (root / "file").stat()
-        (root / "file").write_bytes(b"b" * 100)
-        os.utime(root / "file", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        before = path.stat()
+        path.write_bytes(b"b" * 100)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + later))
+        while path.stat().st_ctime_ns == before.st_ctime_ns:  # of a kernel whose clock has coarse ticks
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + later))
         with pytest.raises(VersionChanged):
             fetch(local, version)
 
@@ -118,7 +123,7 @@ class TestLocal:
         os.chmod(root / "file", 0o640)
         os.utime(root / "file", ns=(5, 1_234_567_890_123_456_789))
         entry = local.stat("file")
-        assert (entry.mode, entry.uid, entry.gid) == (0o640, os.getuid(), os.getgid())
+        assert entry.owner == Owner(0o640, os.getuid(), os.getgid())
         assert entry.mtime_ns == 1_234_567_890_123_456_789
 
     def test_links_inside_the_root_are_followed(self, root: Path, local: Origin) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,8 +30,18 @@ class Certificates(msgspec.Struct, frozen=True):
         return context
 
 
-def make_certificates(directory: Path, names: str = "DNS:localhost,IP:127.0.0.1,IP:::1") -> Certificates:
-    """A certificate for ``names`` (as in openssl's subjectAltName), good for two days."""
+def make_certificates(
+    directory: Path,
+    names: str = "DNS:localhost,IP:127.0.0.1,IP:::1",
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Certificates:
+    """A certificate for ``names`` (as in openssl's subjectAltName), good for two days.
+
+    ``environment`` is added to that of openssl.
+    """
+    directory.mkdir(exist_ok=True)
+    openssl = partial(_openssl, {**os.environ, **(environment or {})})
     made = Certificates(directory / "ca.pem", directory / "server.pem", directory / "server.key")
     authority_key, request, settings = directory / "ca.key", directory / "request", directory / "settings"
     # The key usage is what Python 3.13 asks of an authority (VERIFY_X509_STRICT).
@@ -38,16 +51,17 @@ def make_certificates(directory: Path, names: str = "DNS:localhost,IP:127.0.0.1,
         "subjectKeyIdentifier = hash\n"
         f"[server]\nsubjectAltName = {names}\nauthorityKeyIdentifier = keyid\n"
     )
-    _openssl("req", "-x509", *_KEY, "-config", settings, "-extensions", "authority", "-days", "2",
-             "-subj", "/CN=authority of a test", "-keyout", authority_key,
-             "-out", made.authority)  # fmt: skip
-    _openssl("req", "-new", *_KEY, "-config", settings, "-subj", "/CN=server of a test",
-             "-keyout", made.key, "-out", request)  # fmt: skip
-    _openssl("x509", "-req", "-in", request, "-CA", made.authority, "-CAkey", authority_key,
-             "-CAcreateserial", "-days", "2", "-extfile", settings, "-extensions", "server",
-             "-out", made.certificate)  # fmt: skip
+    openssl("req", "-x509", *_KEY, "-config", settings, "-extensions", "authority", "-days", "2",
+            "-subj", "/CN=authority of a test", "-keyout", authority_key,
+            "-out", made.authority)  # fmt: skip
+    openssl("req", "-new", *_KEY, "-config", settings, "-subj", "/CN=server of a test",
+            "-keyout", made.key, "-out", request)  # fmt: skip
+    openssl("x509", "-req", "-in", request, "-CA", made.authority, "-CAkey", authority_key,
+            "-CAcreateserial", "-days", "2", "-extfile", settings, "-extensions", "server",
+            "-out", made.certificate)  # fmt: skip
     return made
 
 
-def _openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+def _openssl(environment: Mapping[str, str], *arguments: str | Path) -> None:
+    command = ["openssl", *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, env=dict(environment))

@@ -4,6 +4,7 @@
 #   install_needed          install what was remembered, with sudo where that is needed
 #   find_python             set PYTHON to an interpreter from 3.10 on (one given in $PYTHON is taken)
 #   install_azurite         install Microsoft's emulator of Azure Storage from npm to the user's cache
+#   install_kustomize       build kustomize from the Go module proxy to the user's cache
 #   make_venv NAME EXTRAS   make or renew a virtual environment with the project and EXTRAS, and set VENV
 #
 # The environment is $FUSESTRIPE_VENV, or lies in the user's cache; it is renewed only when pyproject.toml, the
@@ -82,6 +83,21 @@ install_azurite() {
     if [[ $(cat "$directory/stamp" 2>/dev/null) != "$wanted" ]]; then
         say "installing $wanted to $directory"
         npm install --prefix "$directory" --no-audit --no-fund --omit=optional --loglevel=error "$wanted" >/dev/null
+        echo "$wanted" >"$directory/stamp"
+    fi
+    exec {lock}>&-
+}
+
+# The release that kubectl 1.27 has in it: what it takes, all newer ones take. Go 1.19 builds it.
+install_kustomize() {
+    local directory=${XDG_CACHE_HOME:-$HOME/.cache}/fusestripe-dev/kustomize wanted=kustomize/v5@v5.0.1 lock
+    mkdir -p "$directory"
+    exec {lock}>"$directory.lock"
+    flock "$lock"
+    if [[ $(cat "$directory/stamp" 2>/dev/null) != "$wanted" ]]; then
+        say "building $wanted to $directory"
+        GOBIN=$directory CGO_ENABLED=0 go install -ldflags '-s -w' "sigs.k8s.io/kustomize/$wanted" 2>/dev/null ||
+            fail "go install sigs.k8s.io/kustomize/$wanted failed"
         echo "$wanted" >"$directory/stamp"
     fi
     exec {lock}>&-

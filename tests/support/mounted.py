@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from fusestripe.config import load
 from fusestripe.errors import MountError
 from fusestripe.kernel.mounting import find_mount
-from fusestripe.launch import launch, log_path, stop
-from fusestripe.telemetry.control import request, socket_path
+from fusestripe.launch import DAEMON, launch, log_path, stop
+from fusestripe.telemetry.control import daemon_pid, request, socket_path
 
-__all__ = ["Mounted", "mounted", "until"]
+__all__ = ["Mounted", "mounted", "mounted_by", "until"]
 
 # What a daemon may log while all is well: everything else in its log fails the test that mounted it.
 QUIET_LEVELS = (" DEBUG ", " INFO ")
 
 
 class Mounted:
-    """A mount that is there. ``path`` is where; ``pid`` its daemon's."""
+    """A mount that is there. ``path`` is where; ``pid`` its daemon's, the first one's of many.
 
-    def __init__(self, path: Path, pid: int) -> None:
+    ``keeper`` is who starts another when that dies, None where nobody does.
+    """
+
+    def __init__(self, path: Path, pid: int, keeper: int | None = None) -> None:
         self.path = path
         self.pid = pid
+        self.keeper = keeper
         self._log = os.open(log_path(str(path)), os.O_RDONLY)  # a daemon that ends takes the name along
 
     def status(self) -> dict[str, Any]:
@@ -51,11 +54,22 @@ class Mounted:
         return [line for line in self.log().splitlines() if not any(level in line for level in QUIET_LEVELS)]
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
-        process = psutil.Process(self.pid)
-        os.kill(self.pid, signal.SIGKILL)
-        with suppress(psutil.NoSuchProcess):
-            process.wait(20)
+        """kill -9 the daemon and who would start another, and wait until it is gone."""
+        if self.keeper is not None:
+            os.kill(self.keeper, signal.SIGKILL)
+        self.kill_daemon()
+
+    def kill_daemon(self) -> int:
+        """kill -9 the daemon of now, and wait until it is gone; which it was."""
+        pid = self.pid if self.keeper is None else daemon_pid(socket_path(str(self.path)))
+        assert pid is not None
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            assert select.select([handle], [], [], 20)[0], "it does not end"
+        finally:
+            os.close(handle)
+        return pid
 
 
 @contextmanager
@@ -66,30 +80,53 @@ def mounted(
     cache_dir: Path,
     environment: Mapping[str, str] | None = None,
     complaints: bool = False,
+    command: Sequence[str] = DAEMON,
     **settings: object,
 ) -> Iterator[Mounted]:
     """``source`` at ``path`` (made if missing) for the time of the block.
 
     ``settings`` are those of ``-o`` (stripe_size="1MiB", ttl=1, ...); ``environment`` holds credentials.
+    Without a keeper unless told otherwise: its process would be one more to start, for each test.
+    ``command`` starts the daemon.
     Unless ``complaints``, a warning or an error in the daemon's log fails the test.
     """
+    options = {"cache_dir": str(cache_dir), "keeper": "no", **settings}
+    with mounted_by(command, str(source), options, path, environment or {}, complaints=complaints) as mount:
+        yield mount
+
+
+@contextmanager
+def mounted_by(
+    command: Sequence[str],
+    source: str,
+    options: Mapping[str, object],
+    path: Path,
+    environment: Mapping[str, str],
+    *,
+    complaints: bool,
+) -> Iterator[Mounted]:
+    """The same with another ``command`` to start the daemon."""
     path.mkdir(exist_ok=True)
-    options = {"cache_dir": str(cache_dir), **settings}
-    before = {name: os.environ.get(name) for name in environment or {}}
-    os.environ.update(environment or {})
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
     try:
-        pid = launch(load(str(source), options), str(path))
+        pid = launch(load(source, options), str(path), command=command)
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-    mount = Mounted(path.resolve(), pid)
+    daemon = daemon_pid(socket_path(str(path.resolve())))
+    assert daemon is not None
+    mount = Mounted(path.resolve(), daemon, pid if pid != daemon else None)
     try:
         yield mount
         if not complaints:
             assert mount.complaints() == []
+    except BaseException:
+        print(mount.log())  # shown where the test fails
+        raise
     finally:
         mount.close()
         if find_mount(str(mount.path)) is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from fusestripe.launch import DAEMON
 from tests.support.mounted import Mounted, mounted, until
 from tests.support.proxy import Proxy, Request
 from tests.support.seaweed import SeaweedServer
@@ -41,6 +42,10 @@ class MountedStore:
         """Store an object straight, past the proxy."""
         self.server.put(self.bucket, key, data)
 
+    def put_file(self, key: str, path: Path) -> None:
+        """Store the file ``path`` straight, past the proxy."""
+        self.server.put_file(self.bucket, key, path)
+
     def delete(self, key: str) -> None:
         """Delete an object straight, past the proxy."""
         self.server.delete(self.bucket, key)
@@ -53,6 +58,7 @@ class MountedStore:
         at: str = "mnt",
         cache: str = "cache",
         complaints: bool = False,
+        command: Sequence[str] = DAEMON,
         **settings: object,
     ) -> Iterator[Mounted]:
         """Mounted at ``at``, stripes of 64 KiB unless said otherwise; counts of the proxy start at zero."""
@@ -63,6 +69,7 @@ class MountedStore:
             cache_dir=self.directory / cache,
             environment=self.proxy.environment,
             complaints=complaints,
+            command=command,
             **{"stripe_size": 64 * KIB, **settings},
         ) as mount:
             self.proxy.reset()

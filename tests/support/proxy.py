@@ -45,9 +45,13 @@ class Fault(msgspec.Struct, frozen=True):
     - "cut:N", "reset:N": the head and N bytes of the body, then the end, or a reset;
     - "stall:S", "stall:S:N": S seconds pass before the head, or after N bytes of the body;
     - "hold", "hold:N": the same until ``Proxy.release()``;
+    - "cut-head:N", "reset-head:N", "hold-head:N": that after N bytes of the head;
+    - "drip:S", "drip:S:N": a byte every S seconds, from the head on, or after N bytes of the body;
+    - "long:N": N bytes more than promised follow the body;
     - "pass": only ``headers`` are changed.
 
-    ``headers`` replace those of the answer, as (("ETag", '"other"'),).
+    ``headers`` replace those of the answer, as (("ETag", '"other"'),). ``key``: only requests that are signed
+    with this access key.
     """
 
     action: str
@@ -56,6 +60,7 @@ class Fault(msgspec.Struct, frozen=True):
     times: int = 1
     headers: tuple[tuple[str, str], ...] = ()
     body: str = ""
+    key: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -170,6 +175,10 @@ class Proxy:
     def refuse(self) -> None:
         """Be an origin that is down: sever all connections and refuse new ones, until ``accept``."""
         self._call("refuse")
+
+    def ignore(self) -> None:
+        """The same, but connecting to it comes to no end, until ``accept``."""
+        self._call("ignore")
 
     def accept(self) -> None:
         """Listen again, on the same port."""

@@ -20,71 +20,13 @@ import time
 from typing import Any
 
 from tests.support.proxy_links import Link
+from tests.support.proxy_messages import Gone, Head, Reader
 from tests.support.proxy_state import Rule, State
 
-HEAD_LIMIT = 256 * 1024
 UNSHAPED_CHUNK = 1024 * 1024
 SHAPED_BUFFER = 256 * 1024
 """Receive buffer towards the server of a shaped connection: with the kernel's own 6 MiB the server would
 send a whole stripe in one burst, and sixteen bursts at once take the CPU that everything else runs on."""
-
-
-class Gone(Exception):
-    """One side of a connection ended before it should have."""
-
-
-class Reader:
-    """A socket with what was read of it beyond the head."""
-
-    def __init__(self, source: socket.socket) -> None:
-        self.socket = source
-        self._ahead = b""
-
-    def until(self, mark: bytes) -> bytes:
-        """Everything up to and with ``mark``; b"" where the stream ends before its first byte."""
-        while (end := self._ahead.find(mark)) < 0:
-            data = self.socket.recv(16 * 1024)
-            if not data and not self._ahead:
-                return b""
-            if not data or len(self._ahead) > HEAD_LIMIT:
-                raise Gone
-            self._ahead += data
-        end += len(mark)
-        taken, self._ahead = self._ahead[:end], self._ahead[end:]
-        return taken
-
-    def take(self, most: int) -> bytes:
-        taken, self._ahead = self._ahead[:most], self._ahead[most:]
-        return taken
-
-
-class Head:
-    """Start line and headers of a message."""
-
-    def __init__(self, raw: bytes) -> None:
-        first, *rest = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
-        self.first = first
-        self.headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in rest)]
-
-    def get(self, name: str, default: str = "") -> str:
-        return next((value for key, value in self.headers if key.lower() == name), default)
-
-    def replace(self, pairs: list[Any]) -> None:
-        replaced = {name.lower() for name, _ in pairs}
-        self.headers = [pair for pair in self.headers if pair[0].lower() not in replaced] + pairs
-
-    def encode(self) -> bytes:
-        lines = [self.first, *(f"{name}: {value}" for name, value in self.headers)]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-    @property
-    def chunked(self) -> bool:
-        return self.get("transfer-encoding").lower() == "chunked"
-
-    @property
-    def length(self) -> int:
-        """Of the body; -1 where only its end tells."""
-        return int(self.get("content-length", "-1"))
 
 
 class Connection(threading.Thread):
@@ -122,7 +64,7 @@ class Connection(threading.Thread):
         """One request and its response; whether another may follow."""
         method, path, _ = request.first.split(" ", 2)
         kind = "LIST" if method == "GET" and "list-type=" in path else method
-        entry, rule = self._state.begin(kind, path, request.get("range"))
+        entry, rule = self._state.begin(kind, path, request.get("range"), request.get("authorization"))
         received = time.monotonic()
         try:
             if rule and rule.action in ("reset", "close") and rule.after is None:
@@ -153,24 +95,52 @@ class Connection(threading.Thread):
         if rule and rule.pauses and rule.after is None:
             self._pause(rule)
         self._await_first_byte(received)
-        self._client.sendall(response.encode())
+        if not self._sent_head(response.encode(), rule):
+            return False
         empty = method == "HEAD" or status in (204, 304)
         if not self._shaped_body(upstream, response, 0 if empty else response.length, empty, rule):
             return False
         return "close" not in (request.get("connection").lower(), response.get("connection").lower())
 
+    def _sent_head(self, head: bytes, rule: Rule | None) -> bool:
+        """Whether the body is to follow."""
+        if rule and rule.is_in_head:
+            self._client.sendall(head[: rule.after])
+            if not rule.action.startswith("hold"):
+                return self._abort(rule.action.startswith("reset"))
+            self._state.hold()
+            head = head[rule.after :]
+        elif rule and rule.action == "drip" and rule.after is None:
+            for place in range(len(head)):
+                self._client.sendall(head[place : place + 1])
+                time.sleep(rule.seconds)
+            return True
+        self._client.sendall(head)
+        return True
+
     def _shaped_body(self, upstream: Reader, head: Head, length: int, empty: bool, rule: Rule | None) -> bool:
         self._begin_pacing()
         if empty:
             return True
-        if rule and rule.after is not None and not head.chunked and rule.after < length:
+        breaks = rule and not rule.is_in_head and rule.action != "long"
+        if rule and breaks and rule.after is not None and not head.chunked and rule.after <= length:
             self._copy(upstream, self._client, rule.after, paced=True)
             length -= rule.after
-            if not rule.pauses:
+            if rule.action in ("cut", "reset"):
                 return self._abort(rule.action == "reset")
+            if rule.action == "drip":
+                return self._drip(upstream, length, rule.seconds)
             self._pause(rule)
         self._body(upstream, self._client, head, length, paced=True)
+        if rule and rule.action == "long":
+            self._client.sendall(b"x" * (rule.after or 1))
         return head.chunked or length >= 0
+
+    def _drip(self, upstream: Reader, length: int, seconds: float) -> bool:
+        for _ in range(length):
+            time.sleep(seconds)
+            self._copy(upstream, self._client, 1, paced=True)
+        return True
 
     def _pause(self, rule: Rule) -> None:
         if rule.action == "stall":
@@ -291,6 +261,7 @@ class Gate:
         self.port: int = self._keeper.getsockname()[1]
         self._listener: socket.socket | None = None
         self._connections: list[Connection] = []
+        self._crowd: list[socket.socket] = []
         self.open()
 
     def _bound(self, port: int) -> socket.socket:
@@ -301,6 +272,8 @@ class Gate:
         return made
 
     def open(self) -> None:
+        while self._crowd:
+            self._crowd.pop().close()
         if self._listener is None:
             self._listener = self._bound(self.port)
             self._listener.listen(1024)
@@ -314,6 +287,19 @@ class Gate:
             self._listener = None
         for connection in self._connections:
             connection.sever()
+
+    def ignore(self) -> None:
+        """Sever all connections, and let no new one come about: a full queue that nobody accepts from."""
+        self.refuse()
+        deaf = self._bound(self.port)
+        deaf.listen(0)
+        self._crowd.append(deaf)
+        for _ in range(2):  # one more than the queue holds (listen(2)): the kernel drops what comes then
+            waiting = socket.socket()
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(("127.0.0.1", self.port))
+            self._crowd.append(waiting)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -340,7 +326,13 @@ def command(gate: Gate, state: State, name: str, values: dict[str, Any]) -> Any:
     elif name == "log":
         return state.log
     else:
-        {"reset": state.reset, "release": state.release, "refuse": gate.refuse, "open": gate.open}[name]()
+        {
+            "reset": state.reset,
+            "release": state.release,
+            "refuse": gate.refuse,
+            "ignore": gate.ignore,
+            "open": gate.open,
+        }[name]()
     return None
 
 

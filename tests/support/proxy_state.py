@@ -13,6 +13,13 @@ from tests.support.proxy_links import SharedLink
 __all__ = ["Rule", "State"]
 
 
+_COUNT_AT = {
+    **dict.fromkeys(("cut", "reset", "hold", "long", "cut-head", "reset-head", "hold-head"), 0),
+    **dict.fromkeys(("stall", "drip"), 1),
+}
+"""Which argument of an action is the number of bytes before it."""
+
+
 class Rule:
     """One fault and how many requests it has seen."""
 
@@ -20,15 +27,16 @@ class Rule:
         self.action, *self._arguments = data["action"].split(":")
         self.body = data["body"].encode()
         self.headers = [tuple(pair) for pair in data["headers"]]
-        place = {"cut": 0, "reset": 0, "hold": 0, "stall": 1}.get(self.action, sys.maxsize)
+        place = _COUNT_AT.get(self.action, sys.maxsize)
         self.after = int(self._arguments[place]) if len(self._arguments) > place else None
-        """Bytes of the body before the fault; None: it comes before the head."""
+        """Bytes of the body, or of the head, before the fault; None: it comes before the head."""
         self._pattern = re.compile(data["match"])
         self._first, self._times = data["nth"], data["times"]
+        self._signed = f"Credential={data['key']}/" if data["key"] else ""
         self._seen = 0
 
-    def fires(self, request: str) -> bool:
-        if not self._pattern.search(request):
+    def fires(self, request: str, signature: str) -> bool:
+        if self._signed not in signature or not self._pattern.search(request):
             return False
         self._seen += 1
         past = self._seen - self._first
@@ -37,6 +45,10 @@ class Rule:
     @property
     def pauses(self) -> bool:
         return self.action in ("stall", "hold")
+
+    @property
+    def is_in_head(self) -> bool:
+        return bool(self.action.endswith("-head"))
 
     @property
     def seconds(self) -> float:
@@ -76,7 +88,7 @@ class State:
             self.rate, self.delay = rate, delay
             self.total = SharedLink(total_rate) if total_rate else None
 
-    def begin(self, kind: str, path: str, span: str) -> tuple[list[Any], Rule | None]:
+    def begin(self, kind: str, path: str, span: str, signature: str) -> tuple[list[Any], Rule | None]:
         with self.lock:
             entry = [kind, path, span, 0]
             self.log.append(entry)
@@ -85,7 +97,7 @@ class State:
             self.active += 1
             self.most_active = max(self.most_active, self.active)
             text = f"{kind} {path} {span}".rstrip()
-            fired = [rule for rule in self.rules if rule.fires(text)]
+            fired = [rule for rule in self.rules if rule.fires(text, signature)]
             return entry, fired[0] if fired else None
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,10 +25,22 @@ import botocore.session
 import obstore
 from obstore.store import S3Store
 
-__all__ = ["SeaweedServer", "aws_environment", "client_of", "find_program", "free_ports", "store_of"]
+__all__ = [
+    "ACCESS_KEY",
+    "RENEWED_KEY",
+    "SECRET_KEY",
+    "SeaweedServer",
+    "aws_environment",
+    "client_of",
+    "find_program",
+    "free_ports",
+    "store_of",
+]
 
 ACCESS_KEY = "FSTRIPETESTKEY"
 SECRET_KEY = "fusestripe-test-secret"  # opens nothing but the server that this module starts
+RENEWED_KEY = "FSTRIPENEWKEY"
+"""Another access key with the same secret, for credentials that are renewed."""
 REGION = "us-east-1"
 GRPC_OFFSET = 10_000
 """SeaweedFS puts the gRPC port of each of its servers this far above the HTTP port, unless told otherwise."""
@@ -112,6 +124,7 @@ def store_of(endpoint: str, bucket: str) -> S3Store:
 class SeaweedServer:
     """``weed server -s3`` with all its files under ``directory``; answers when the constructor returns.
 
+    ``prefix`` is put before its command ("nsenter --net=..."), ``address`` is its own there.
     ``close`` (or leaving the ``with`` block) stops and reaps it. It also dies with the thread that made it,
     where setpriv(1) is there, so a killed test run leaves no server behind.
     """
@@ -120,15 +133,15 @@ class SeaweedServer:
     secret_key = SECRET_KEY
     region = REGION
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         ports = free_ports(4, companion=GRPC_OFFSET)
         self._ports = ports
         self.port = ports[3]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http://{address}:{self.port}"
         self.client = client_of(self.endpoint)
-        self._process = _start(directory, ports)
+        self._process = _start(directory, ports, address, prefix)
         try:
             self._await_ready()
         except BaseException:
@@ -239,11 +252,14 @@ class SeaweedServer:
         return (self.directory / "weed.log").read_text(errors="replace")[-2000:]
 
 
-def _start(directory: Path, ports: list[int]) -> subprocess.Popen[bytes]:
+def _start(directory: Path, ports: list[int], address: str, prefix: Sequence[str]) -> subprocess.Popen[bytes]:
     master, volume, filer, s3 = ports
     identity = {
         "name": "test",
-        "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+        "credentials": [
+            {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY},
+            {"accessKey": RENEWED_KEY, "secretKey": SECRET_KEY},
+        ],
         "actions": ["Admin", "Read", "List", "Write", "Tagging"],
     }
     settings = directory / "s3.json"
@@ -252,11 +268,12 @@ def _start(directory: Path, ports: list[int]) -> subprocess.Popen[bytes]:
     data.mkdir(exist_ok=True)
     command = [
         *_dying_with_parent(),
+        *prefix,
         find_program("weed"),
         "-logtostderr=true",
         "server",
         f"-dir={data}",
-        "-ip=127.0.0.1",
+        f"-ip={address}",
         f"-master.port={master}",
         f"-volume.port={volume}",
         f"-filer.port={filer}",

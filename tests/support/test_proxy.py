@@ -96,9 +96,9 @@ def test_counts(proxy: Proxy, pool: urllib3.PoolManager) -> None:
     get(pool, proxy, Range="bytes=0-9")
     get(pool, proxy, "/bucket?list-type=2&prefix=a")
     pool.request("HEAD", proxy.endpoint + "/x")
-    statistics = proxy.statistics()
+    statistics = proxy.wait_for(lambda statistics: statistics.active == 0)
     assert statistics.counts == {"GET": 1, "LIST": 1, "HEAD": 1}
-    assert (statistics.requests, statistics.ranges, statistics.active) == (3, 1, 0)
+    assert (statistics.requests, statistics.ranges) == (3, 1)
     assert statistics.bytes_sent == 2 * len(BODY)
     assert next((one.kind, one.path, one.range, one.status) for one in proxy.log()) == (
         "GET",
@@ -198,5 +198,54 @@ def test_an_origin_that_is_down(proxy: Proxy, pool: urllib3.PoolManager) -> None
         get(pool, proxy)
     with pytest.raises(ConnectionRefusedError):
         http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10).connect()
+    proxy.accept()
+    assert get(pool, proxy) == BODY
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault("reset-head:20"), urllib3.exceptions.ProtocolError),
+        (Fault("hold-head:20"), urllib3.exceptions.ReadTimeoutError),
+        (Fault("drip:1"), urllib3.exceptions.ReadTimeoutError),
+        (Fault("drip:1:20"), urllib3.exceptions.ReadTimeoutError),
+    ],
+    ids=lambda value: value.action if isinstance(value, Fault) else "",
+)
+def test_heads_that_break_and_bytes_that_trickle(
+    proxy: Proxy, pool: urllib3.PoolManager, fault: Fault, error: type[Exception]
+) -> None:
+    proxy.set_faults([fault])
+    with pytest.raises(error):
+        pool.request("GET", proxy.endpoint + "/x", retries=False, timeout=0.3).read()
+    proxy.release()
+    assert get(pool, proxy) == BODY
+
+
+def test_more_bytes_than_were_promised(proxy: Proxy) -> None:
+    proxy.set_faults([Fault("long:7", match="GET")])
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    connection.request("GET", "/host")
+    received = b""
+    while not received.endswith(b"x" * 7):
+        received += connection.sock.recv(100)
+    body = received.partition(b"\r\n\r\n")[2]
+    assert body == f"127.0.0.1:{proxy.port}".encode() + b"x" * 7
+    connection.close()
+
+
+def test_a_head_that_is_cut(proxy: Proxy) -> None:
+    proxy.set_faults([Fault("cut-head:12")])
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    connection.request("GET", "/host")
+    received = [connection.sock.recv(100) for _ in range(2)]
+    assert received == [b"HTTP/1.1 200", b""]
+    connection.close()
+
+
+def test_a_server_that_cannot_be_connected_to(proxy: Proxy, pool: urllib3.PoolManager) -> None:
+    proxy.ignore()
+    with pytest.raises(urllib3.exceptions.ConnectTimeoutError):
+        pool.request("GET", proxy.endpoint + "/x", retries=False, timeout=0.3)
     proxy.accept()
     assert get(pool, proxy) == BODY

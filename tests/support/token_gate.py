@@ -72,19 +72,10 @@ class TokenGate:
     def __init__(self, directory: Path, upstream: str) -> None:
         (self.port,) = free_ports(1)
         self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._directory, self._upstream = directory, upstream
         (directory / "tmp").mkdir(parents=True)
-        (directory / "nginx.conf").write_text(
-            _CONFIGURATION.format(
-                user="user root;" if os.geteuid() == 0 else "",
-                port=self.port,
-                token=self.token,
-                expires=int(time.time()) + 3600,
-                upstream=urlsplit(upstream).netloc,
-            )
-        )
-        arguments = ["-p", str(directory), "-c", "nginx.conf", "-e", "error.log"]
-        self._process = ServerProcess("nginx", [nginx_program(), *arguments], directory)
-        self._process.await_ready(self._answers)
+        self._configure()
+        self._begin()
 
     def __enter__(self) -> TokenGate:
         return self
@@ -93,6 +84,30 @@ class TokenGate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.close()
+
+    def renew(self, token: str) -> None:
+        """From now on this is the token; nobody gets in with the one before."""
+        self.token = token
+        self._configure()
+        # Quick, unlike a reload: no worker goes on with the old one (nginx(8), signals).
+        self._process.close()
+        self._begin()
+
+    def _configure(self) -> None:
+        (self._directory / "nginx.conf").write_text(
+            _CONFIGURATION.format(
+                user="user root;" if os.geteuid() == 0 else "",
+                port=self.port,
+                token=self.token,
+                expires=int(time.time()) + 3600,
+                upstream=urlsplit(self._upstream).netloc,
+            )
+        )
+
+    def _begin(self) -> None:
+        arguments = ["-p", str(self._directory), "-c", "nginx.conf", "-e", "error.log"]
+        self._process = ServerProcess("nginx", [nginx_program(), *arguments], self._directory)
+        self._process.await_ready(self._answers)
 
     def _answers(self) -> bool:
         socket.create_connection(("127.0.0.1", self.port), 1).close()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fusestripe.cache.catalogue import CacheCatalogue, Removed
 from fusestripe.cache.store import CacheStore
@@ -66,6 +67,17 @@ def test_verify_says_what_is_bad_and_clears_it(
     assert (found[TEN.version].good_bytes, found[TEN.version].bad_stripes) == (len(TEN.data), 0)
     held.refresh()
     assert not held.present(0)
+
+
+def test_what_is_bad_is_named_with_the_endpoint_behind_the_path(
+    store: CacheStore, catalogue: CacheCatalogue, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    far = replace(ONE, version=replace(ONE.version, origin="s3://b?endpoint=h:1"))
+    fill(store, far)
+    with file_of(directory, far, ".data").open("r+b") as file:
+        file.write(b"bad")
+    list(catalogue.verify())
+    assert [record for record in caplog.messages if "s3://b/step-1/model.pt?endpoint=h:1" in record]
 
 
 def test_evict_takes_whole_components_of_a_path(catalogue: CacheCatalogue) -> None:

@@ -90,6 +90,55 @@ def test_torn_writes(
     stripes_after(history, data, ledger)
 
 
+SECTOR, WORD = 512, 8
+SAVED_AT = {2: 1, 0: 2, 3: 3, 1: 4}
+"""After how many saves of the History each stripe is on the disk."""
+
+exceptions = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 4)), max_size=4)
+
+
+def scattered(states: list[bytes], unit: int, base: int, units: list[tuple[float, int]]) -> list[int]:
+    """The number of the state that the disk has of each ``unit`` bytes: ``base`` but for ``units``."""
+    length = max(map(len, states))
+    found = [base] * -(-length // unit)
+    for at, state in units:
+        found[int(at * len(found))] = state
+    return found
+
+
+def put_together(states: list[bytes], unit: int, chosen: list[int]) -> bytes:
+    length = max(map(len, states))
+    padded = [state.ljust(length, b"\0") for state in states]
+    parts = (padded[state][unit * at : unit * (at + 1)] for at, state in enumerate(chosen))
+    return b"".join(parts)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 4), exceptions, st.integers(0, 4), exceptions)
+def test_writes_that_reached_the_disk_in_any_order(
+    history: History,
+    data_base: int,
+    data_units: list[tuple[float, int]],
+    ledger_base: int,
+    ledger_units: list[tuple[float, int]],
+) -> None:
+    """A disk keeps no order between what goes by O_DIRECT and what goes by the page cache, nor within either.
+
+    Each sector of the data and each word of the ledger is there in any state it ever had. Exactly the stripes
+    of which all is there are found: none is wrong, and none that was paid for is thrown away.
+    """
+    data = scattered(history.data, SECTOR, data_base, data_units)
+    ledger = scattered(history.ledger, WORD, ledger_base, ledger_units)
+    records_at = len(history.ledger[0])
+    whole = 0
+    for index, saved in SAVED_AT.items():
+        sectors = data[index * STRIPE // SECTOR : (index + 1) * STRIPE // SECTOR]
+        words = ledger[(records_at + 16 * index) // WORD :][:2]
+        whole += min(sectors) >= saved and min(words) >= saved
+    content = put_together(history.data, SECTOR, data), put_together(history.ledger, WORD, ledger)
+    assert stripes_after(history, *content) == whole
+
+
 changes = st.lists(
     st.tuples(
         st.sampled_from([".data", ".ledger"]),

@@ -217,7 +217,7 @@ def test_a_save_that_is_overtaken_by_a_reset_makes_nothing_present(
 
     with monkeypatch.context() as patch:
         patch.setattr(pair_module, "write_direct", lambda *_: 0)
-        patch.setattr(pair_module, "write_at", reset_and_write)
+        patch.setattr(pair_module, "write_through", reset_and_write)
         assert not obj.save(1, what.stripe(1))
     assert not obj.present(1)
     assert obj.save(1, what.stripe(1))
@@ -241,7 +241,7 @@ def test_a_thousand_write_errors_are_one_line_and_the_disk_is_left_alone(
             obj.save(1, what.stripe(1))
         assert not any(obj.save(1, what.stripe(1)) for _ in range(1000))
     assert len(caplog.records) == 1
-    assert store.statistics().health == "down"
+    assert store.statistics().health == "unstable"
     assert store.statistics().write_errors == 1
     assert check(obj, what) == 1
 
@@ -253,7 +253,7 @@ def test_a_disk_that_cannot_be_looked_at(directory: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(CacheDirectory, "scan", broken)
     with pytest.raises(CacheError, match="file-4"):
         obj.save(0, what.stripe(0))
-    assert store.statistics().health == "down"
+    assert store.statistics().health == "unstable"
     with pytest.raises(CacheError, match="cannot read the cache directory"):
         open_store(directory)
     store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import subprocess
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fusestripe.cache import pair as pair_module
+from fusestripe.cache.catalogue import CacheCatalogue
 from fusestripe.cache.files import CacheDirectory, FileSet
 from fusestripe.cache.health import Counters
 from fusestripe.cache.space import Space
@@ -70,11 +72,42 @@ def test_what_is_held_or_pinned_stays_and_then_there_is_no_room(directory: Path)
     store.release(held[1])
     assert obj.save(0, files[4].stripe(0))
     assert present_files(store) == [0, 2, 3, 4]
-    store.pin(files[2].version, until=time.time() - 1)
-    store.pin(files[3].version, until=time.time() - 1)
-    for index in range(1, 4):
-        assert obj.save(index, files[4].stripe(index))
     store.close()
+
+
+def test_a_pin_that_has_ended_is_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = full_store(directory)
+    files = [sample(f"file-{number}", 4 * STRIPE) for number in range(5)]
+    now = time.time()
+    for number in range(4):
+        store.pin(files[number].version, until=now + 3600 + number)
+    obj = store.acquire(files[4].version)
+    assert not obj.save(0, files[4].stripe(0))
+    store.release(obj)
+    monkeypatch.setattr(time, "time", lambda: now + 3601.5)
+    with CacheCatalogue(directory) as catalogue:
+        pins = {entry.version.path: entry.pinned_until for entry in catalogue.entries()}
+    assert pins == {"file-0": 0, "file-1": 0, "file-2": now + 3602, "file-3": now + 3603}
+    fill(store, files[4])
+    assert {2, 3, 4} <= set(present_files(store))
+    store.close()
+
+
+@pytest.mark.parametrize("other", [None, 7200.0])
+def test_of_several_pins_the_longest_holds(directory: Path, other: float | None) -> None:
+    """Two jobs that want the same file do not cut each other short."""
+    store = full_store(directory)
+    version = sample("file-0", 4 * STRIPE).version
+    now = time.time()
+    longest = None if other is None else now + other
+    for until in (now + 60, longest, now + 3600):
+        store.pin(version, until)
+    store.close()
+    with CacheCatalogue(directory) as catalogue:
+        found = [entry.pinned_until for entry in catalogue.entries() if entry.pinned]
+        assert found == [math.inf if longest is None else longest]
+        assert catalogue.unpin() == 1
+        assert [entry for entry in catalogue.entries() if entry.pinned] == []
 
 
 def test_what_another_store_holds_is_not_evicted(directory: Path) -> None:

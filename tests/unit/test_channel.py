@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from fusestripe.kernel import abi
-from fusestripe.kernel.channel import MESSAGE, Channel
+from fusestripe.kernel.channel import MESSAGE, Channel, OpenRequest
 from tests.unit.test_abi import message
 
 _SO_SNDBUFFORCE = 32  # include/uapi/asm-generic/socket.h
@@ -51,17 +51,27 @@ class Opens:
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self.open: dict[int, int] = {}
+        self.init = b""
+        self.again: list[int] = []
+
+    def greeted(self, init: bytes) -> None:
+        self.init = init
 
     def negotiated(self, offered: bool) -> bool:
         return self.enabled and offered
 
-    def opened(self, node: int, reply: abi.OpenOut) -> abi.OpenOut:
+    def asked_again(self, unique: int) -> None:
+        self.again.append(unique)
+
+    def opened(self, request: OpenRequest, reply: abi.OpenOut) -> abi.OpenOut:
+        node = request.node
         if node == BROKEN:
             raise ZeroDivisionError
         self.open[node] = reply.fh
         return reply if node % 2 else reply._replace(open_flags=abi.FOPEN_PASSTHROUGH, backing_id=node)
 
-    def released(self, node: int) -> None:
+    def released(self, node: int, fh: int, *, is_dir: bool) -> None:
+        assert self.open[node] == fh
         del self.open[node]
 
 

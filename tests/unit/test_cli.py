@@ -6,9 +6,11 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +22,8 @@ import fusestripe
 from fusestripe.cache.files import CacheDirectory
 from fusestripe.cli import COMMANDS, cli
 from fusestripe.commands.bench import Rate, judge, measure, settle
-from fusestripe.commands.cache import path_in
 from fusestripe.commands.options import read_flags
-from fusestripe.config import load
+from fusestripe.config import SETTINGS, load, path_in
 from fusestripe.named import Named
 from fusestripe.origins.base import Progress
 from fusestripe.origins.registry import FACTORIES
@@ -59,6 +60,11 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 def test_the_help_of_mount_names_every_store() -> None:
     words = run("mount", "--help").output.split()
     assert [scheme for scheme in FACTORIES if not any(f"{scheme}://" in word for word in words)] == []
+
+
+def test_the_help_of_mount_names_every_option() -> None:
+    said = re.split(r"[\s,.]+", run("mount", "--help").output)
+    assert [setting.option for setting in SETTINGS if setting.option and setting.option not in said] == []
 
 
 def test_help_lists_every_command() -> None:
@@ -107,13 +113,47 @@ def test_an_unknown_command_is_one_line_and_status_2(args: str, line: str) -> No
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"fusestripe: {line}\n")
 
 
+def test_where_to_mount_has_to_be_said(tmp_path: Path) -> None:
+    """On the command line, or in the file."""
+    file = tmp_path / "ckpt.toml"
+    file.write_text('[[route]]\nsource = "s3://bucket"\n')
+    add = 'add point = "/mnt/ckpt" to its [mount], or give the MOUNTPOINT: '
+    for args, line in (
+        (["s3://b"], "s3://b: where to mount it is not said: fusestripe mount s3://b /mnt/ckpt"),
+        ([f"{file}"], f"{file}: where to mount it is not said: {add}fusestripe mount {file} /mnt/ckpt"),
+        (
+            ["s3://b", "--config", f"{file}"],
+            f"{file}: where to mount it is not said: {add}fusestripe mount s3://b /mnt/ckpt",
+        ),
+    ):
+        result = run("mount", *args)
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"fusestripe: {line}\n")
+
+
+def test_a_service_manager_is_told_that_to_try_again_is_in_vain(tmp_path: Path) -> None:
+    """By EX_CONFIG of sysexits.h, in the foreground: RestartPreventExitStatus names it in the unit."""
+    file = tmp_path / "ckpt.toml"
+    file.write_text('[[route]]\nsorce = "s3://bucket"\n')
+    for more, status in ((), 1), (("--foreground",), 78):
+        result = run("mount", f"{file}", "/mnt", *more)
+        line = f'fusestripe: {file}:2: unknown key "sorce" in [route]: did you mean "source"?\n'
+        assert (result.exit_code, result.stderr) == (status, line)
+
+
+def test_the_file_says_where_to_mount_unless_the_command_does(tmp_path: Path) -> None:
+    file = tmp_path / "ckpt.toml"
+    file.write_text(f'[mount]\npoint = "{tmp_path}/said"\n[[route]]\nsource = "file:///usr/share"\n')
+    for args, place in ((), f"{tmp_path}/said"), (("/nowhere/here",), "/nowhere/here"):
+        result = run("mount", f"{file}", *args, "--cache-dir", f"{tmp_path}/cache")
+        assert result.stderr == f"fusestripe: {place} does not exist: mkdir -p {place}\n"
+
+
 @pytest.mark.parametrize(
     ("args", "word", "end"),
     [
-        ("mount", "SOURCE", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
-        ("mount s3://b", "MOUNTPOINT", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
-        ("mount a b c", "(c)", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
-        ("mount a b --colour", "--colour", "usage: fusestripe mount [OPTIONS] SOURCE MOUNTPOINT"),
+        ("mount", "SOURCE", "usage: fusestripe mount [OPTIONS] SOURCE [MOUNTPOINT]"),
+        ("mount a b c", "(c)", "usage: fusestripe mount [OPTIONS] SOURCE [MOUNTPOINT]"),
+        ("mount a b --colour", "--colour", "usage: fusestripe mount [OPTIONS] SOURCE [MOUNTPOINT]"),
         ("mount a b --config", "--config", "requires an argument"),
         ("unmount", "MOUNTPOINT", "usage: fusestripe unmount [OPTIONS] MOUNTPOINT"),
         ("cache ls --jsn", "--jsn", "usage: fusestripe cache ls [OPTIONS]"),
@@ -148,6 +188,44 @@ def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(run("unmount", "/mnt").exception, ZeroDivisionError)
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["--help", "cache ls --cache-dir {cache}", "cache ls --json --cache-dir {cache}", "prefetch {url}"],
+)
+def test_an_output_that_takes_nothing(source: Path, tmp_path: Path, command: str) -> None:
+    prefetched(source, tmp_path / "cache")
+    words = command.format(cache=tmp_path / "cache", url=f"file://{source}").split()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fusestripe.cli", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "FUSESTRIPE_CACHE_DIR": str(tmp_path / "cache")},
+            timeout=60,
+        )
+    what = "fusestripe: the output cannot be written: no space left on device: look at where it goes to\n"
+    assert (done.returncode, done.stderr) == (1, what)
+
+
+@pytest.mark.parametrize(
+    "command", ["cache ls --cache-dir {0}/cache", "unmount mnt", "prefetch file://{0} --cache-dir {0}/c"]
+)
+def test_a_working_directory_that_is_gone(tmp_path: Path, command: str) -> None:
+    (tmp_path / "gone").mkdir()
+    words = shlex.join([sys.executable, "-m", "fusestripe.cli", *command.format(tmp_path).split()])
+    done = subprocess.run(
+        ["sh", "-c", f"rmdir {tmp_path}/gone && exec {words}"],
+        cwd=tmp_path / "gone",
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    what = "fusestripe: the working directory is gone: cd to one that is there\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", what)
+
+
 def test_flags_stand_over_o() -> None:
     said = read_flags(("ttl=1,memory=2GiB", "ttl=3"), {"memory": "4GiB", "stripe_size": None})
     assert said == {"ttl": "3", "memory": "4GiB"}
@@ -159,7 +237,7 @@ def test_prefetch_cache_ls_verify_evict_clear(source: Path, tmp_path: Path) -> N
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert sorted(lines[:2]) == [f"file://{source}/a.bin: 3 MiB", f"file://{source}/sub/b.bin: 100 B"]
-    assert re.fullmatch(r"2 files, 3 MiB in \d+ s: 3 MiB fetched, 0 B there already", lines[2])
+    assert re.fullmatch(r"2 files, 3 MiB in .+ s: 3 MiB fetched, 0 B there already", lines[2])
     again = prefetched(source, cache)
     assert again.stdout.splitlines()[2].endswith(" s: 0 B fetched, 3 MiB there already")
     told = [json.loads(line) for line in prefetched(source, cache, "--json").stdout.splitlines()]
@@ -175,6 +253,7 @@ def test_prefetch_cache_ls_verify_evict_clear(source: Path, tmp_path: Path) -> N
     assert "2 objects" in run("cache", "ls", "--cache-dir", str(cache)).stdout
     verified = run("cache", "verify", "--cache-dir", str(cache))
     assert (verified.exit_code, verified.stdout.count(" good\n")) == (0, 2)
+    assert verified.stdout.splitlines()[2:] == [f"{cache}: 2 objects, 3 MiB good, 0 bad stripes"]
     verified = run("cache", "verify", "--cache-dir", str(cache), "--json")
     found = {
         (entry["url"], entry["good_bytes"], entry["bad_stripes"]) for entry in json.loads(verified.stdout)
@@ -185,16 +264,133 @@ def test_prefetch_cache_ls_verify_evict_clear(source: Path, tmp_path: Path) -> N
     assert "1 object deleted" in run("cache", "clear", "--cache-dir", str(cache)).stdout
     for command in ("ls", "verify"):
         assert json.loads(run("cache", command, "--cache-dir", str(cache), "--json").stdout) == []
+    assert run("cache", "verify", "--cache-dir", str(cache)).stdout == f"{cache}: nothing is in the cache\n"
+
+
+def test_two_versions_of_one_file_are_told_apart(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    prefetched(source, cache)
+    os.utime(source / "a.bin", ns=(1, 2))
+    prefetched(source, cache)
+    prefetched(source, cache, "--stripe-size", "1MiB")
+    lines = run("cache", "ls", "--cache-dir", str(cache)).stdout.splitlines()
+    files = [line.split("]")[0] for line in lines[1:-1]]
+    assert len(files) == len(set(files)) == 5
+    assert sum("/a.bin [" in file for file in files) == 3
+    assert sum("/sub/b.bin [stripes of " in file for file in files) == 2
 
 
 def test_prefetch_pin_and_cache_unpin(source: Path, tmp_path: Path) -> None:
     cache = ("--cache-dir", str(tmp_path / "cache"))
     assert prefetched(source, tmp_path / "cache", "--pin").exit_code == 0
     assert run("cache", "ls", *cache).stdout.count("pinned") == 2
+    listed = json.loads(run("cache", "ls", "--json", *cache).stdout)
+    assert {(entry["pinned"], entry["pinned_until"]) for entry in listed} == {(True, 253402300799.0)}
     assert "2 pinned" in run("cache", "clear", *cache).stdout
     assert run("cache", "unpin", f"file://{source}/sub", *cache).stdout == "1 object unpinned\n"
     assert json.loads(run("cache", "unpin", "--json", *cache).stdout) == {"objects": 1}
+    listed = json.loads(run("cache", "ls", "--json", *cache).stdout)
+    assert {(entry["pinned"], entry["pinned_until"]) for entry in listed} == {(False, None)}
     assert "2 objects deleted" in run("cache", "clear", *cache).stdout
+
+
+def test_a_pin_for_a_time(source: Path, tmp_path: Path) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    began = time.time()
+    assert prefetched(source, tmp_path / "cache", "--pin-for", "12h").exit_code == 0
+    (until, _) = (entry["pinned_until"] for entry in json.loads(run("cache", "ls", "--json", *cache).stdout))
+    assert began + 12 * 3600 <= until <= time.time() + 12 * 3600
+    shown = time.strftime("pinned until %Y-%m-%d %H:%M", time.localtime(until))
+    assert run("cache", "ls", *cache).stdout.count(shown) == 2
+    assert run("cache", "unpin", *cache).stdout == "2 objects unpinned\n"
+    for bad in ("0", "-1h", "soon", "inf"):
+        refused = prefetched(source, tmp_path / "cache", "--pin-for", bad)
+        assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+
+
+def test_a_plan_fetches_nothing_and_says_what_would_be(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    plan = prefetched(source, cache, "--plan")
+    assert plan.exit_code == 0
+    lines = [re.sub(" +", " ", line.strip()) for line in plan.stdout.splitlines()]
+    assert lines[:3] == [
+        "file size in cache to fetch",
+        f"file://{source}/a.bin 3 MiB 0 B 3 MiB",
+        f"file://{source}/sub/b.bin 100 B 0 B 100 B",
+    ]
+    assert lines[3:6] == [
+        "from files to fetch",
+        f"file://{source} 2 3 MiB",
+        "2 files, 3 MiB: 3 MiB to fetch, 0 B there already",
+    ]
+    assert re.fullmatch(rf"{cache}: it fits; 0 B of .* used", lines[6])
+    assert len(lines) == 7
+    assert "nothing is in the cache" in run("cache", "verify", "--cache-dir", str(cache)).stdout
+    prefetched(source / "sub", cache)
+    told = json.loads(prefetched(source, cache, "--plan", "--json").stdout)
+    assert (told["files"], told["bytes"], told["cached"], told["fits"]) == (2, 3 * MIB + 100, 100, True)
+    assert told["shares"] == [{"kind": "origin", "source": f"file://{source}", "files": 1, "bytes": 3 * MIB}]
+    assert (told["directory"], told["choices"], told["failures"]) == (str(cache), [], [])
+
+
+def test_a_plan_that_does_not_fit_or_is_of_nothing(source: Path, tmp_path: Path) -> None:
+    small = ("--cache-size", "1MiB", "--stripe-size", "1MiB")
+    plan = prefetched(source, tmp_path / "cache", "--plan", *small)
+    assert plan.exit_code == 1
+    assert "it does not fit: 3 MiB more are too much for a cache of 1 MiB: name fewer files" in plan.stdout
+    told = json.loads(prefetched(source, tmp_path / "cache", "--plan", "--json", *small).stdout)
+    assert (told["fits"], told["room"]["limit"], told["room"]["need"]) == (False, MIB, 3 * MIB + 100)
+    nothing = prefetched(source, tmp_path / "cache", "--plan", "--latest")
+    assert nothing.exit_code == 1
+    assert f"file://{source}: there is no whole checkpoint in file://{source}" in nothing.stderr
+    both = prefetched(source, tmp_path / "cache", "--plan", "--check")
+    assert (both.exit_code, len(both.stderr.splitlines())) == (2, 1)
+
+
+def test_a_plan_of_many_files_shows_those_with_the_most_to_fetch(source: Path, tmp_path: Path) -> None:
+    for number in range(30):
+        (source / f"{number:02}").write_bytes(b"x" * number)
+    lines = prefetched(source, tmp_path / "cache", "--plan").stdout.splitlines()
+    assert "a.bin" in lines[1]
+    assert lines[21].split()[:2] == ["12", "more"]
+    assert len(lines) == 26
+
+
+def test_the_latest_in_a_line_and_in_json(source: Path, tmp_path: Path) -> None:
+    for step in range(6):
+        (source / f"checkpoint-{step}").mkdir()
+        (source / f"checkpoint-{step}" / "model.safetensors").write_bytes(b"12345678" if step < 2 else b"")
+    done = prefetched(source, tmp_path / "cache", "--latest", "--ranks", "0-1/8")
+    assert done.stdout.splitlines()[0] == (
+        f"file://{source}/checkpoint-1 (safetensors); ranks 0-1 of 8: all of it: safetensors does not say "
+        "which rank reads what; skipped checkpoint-5: model.safetensors is empty; skipped checkpoint-4: "
+        "model.safetensors is empty; skipped checkpoint-3: model.safetensors is empty; and 1 more"
+    )
+    assert done.stdout.splitlines()[1] == f"file://{source}/checkpoint-1/model.safetensors: 8 B"
+    told = [
+        json.loads(line)
+        for line in prefetched(source, tmp_path / "c", "--latest", "--json").stdout.splitlines()
+    ]
+    assert [line.get("taken") for line in told] == [f"file://{source}/checkpoint-1", None]
+    assert told[0]["skipped"][3] == {
+        "path": f"file://{source}/checkpoint-2",
+        "reason": "model.safetensors is empty",
+    }
+
+
+def test_ranks_of_this_node(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_NODEID"):
+        monkeypatch.delenv(name, raising=False)
+    refused = prefetched(source, tmp_path / "cache", "--rank-local")
+    assert refused.exit_code == 1
+    assert "--ranks 0-7" in refused.stderr
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    for rank in range(4):
+        (source / f"__{rank}_0.distcp").write_bytes(b"x")
+    done = prefetched(source, tmp_path / "cache", "--rank-local")
+    assert "ranks 2-3 of 4: 4 of 6 files" in done.stdout
+    assert [name for name in ("__0_", "__1_", "__2_", "__3_") if name in done.stdout] == ["__2_", "__3_"]
 
 
 def test_a_damaged_cache_is_told_and_cleared(source: Path, tmp_path: Path) -> None:
@@ -278,9 +474,56 @@ def test_prefetch_check_fetches_nothing(source: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     missing = prefetched(source, cache, "--check", "--json")
     assert missing.exit_code == 1
-    assert {json.loads(line)["state"] for line in missing.stdout.splitlines()} == {"failed"}
+    reports = [json.loads(line) for line in missing.stdout.splitlines()]
+    assert sorted((one["state"], one["missing"]) for one in reports) == [
+        ("missing", 100),
+        ("missing", 3 * MIB),
+    ]
     assert prefetched(source, cache).exit_code == 0
     assert prefetched(source, cache, "--check").exit_code == 0
+
+
+def test_prefetch_check_tells_what_is_there_as_cache_ls_does(source: Path, tmp_path: Path) -> None:
+    """A stripe that is missing is no reason not to look at those behind it."""
+    cache = tmp_path / "cache"
+    prefetched(source, cache, "--stripe-size", "1MiB")
+    (ledger,) = (path for path in cache.rglob("*.ledger") if path.with_suffix(".data").stat().st_size > MIB)
+    data = bytearray(ledger.with_suffix(".data").read_bytes())
+    data[0] ^= 1
+    ledger.with_suffix(".data").write_bytes(data)
+    checked = prefetched(source, cache, "--check", "--stripe-size", "1MiB")
+    assert checked.exit_code == 1
+    assert f"file://{source}/a.bin: 2 MiB of 3 MiB there, 1 MiB missing\n" in checked.stdout
+    last = checked.stdout.splitlines()[-1]
+    assert re.fullmatch(r"2 files, 3 MiB in .+: 2 MiB there, 1 MiB missing in 1 file", last)
+    assert "failed" not in checked.output
+    listed = json.loads(run("cache", "ls", "--cache-dir", str(cache), "--json").stdout)
+    again = prefetched(source, cache, "--check", "--stripe-size", "1MiB", "--json")
+    told = {one["path"]: one["cached"] for one in map(json.loads, again.stdout.splitlines())}
+    assert told == {one["url"]: one["present"] for one in listed}
+
+
+def test_to_check_is_no_use(source: Path, tmp_path: Path) -> None:
+    """A daily check of all there is must not tell eviction that all of it is wanted."""
+    cache = tmp_path / "cache"
+
+    def last_uses() -> list[float]:
+        listed = json.loads(run("cache", "ls", "--cache-dir", str(cache), "--json").stdout)
+        return [one["last_use"] for one in listed]
+
+    prefetched(source, cache)
+    before = last_uses()
+    assert prefetched(source, cache, "--check").exit_code == 0
+    assert last_uses() == before
+    prefetched(source, cache)
+    assert min(last_uses()) > max(before)
+
+
+def test_what_is_named_twice_counts_once(source: Path, tmp_path: Path) -> None:
+    again = (f"file://{source}/", f"file://{source}/sub")
+    told = prefetched(source, tmp_path / "cache", *again).stdout.splitlines()
+    assert told[-1].startswith("2 files, 3 MiB ")
+    assert len(told) == 3
 
 
 def test_prefetch_of_what_is_not_there_fails(source: Path, tmp_path: Path) -> None:
@@ -307,7 +550,7 @@ def test_the_api_as_a_script_uses_it(source: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", API, f"file://{source}", str(tmp_path / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
-    assert done.stdout == f"/a.bin done {3 * MIB}\n/a.bin done\n/sub/b.bin failed\n"
+    assert done.stdout == f"/a.bin done {3 * MIB}\n/a.bin done\n/sub/b.bin missing\n"
 
 
 @pytest.mark.parametrize(
@@ -320,6 +563,7 @@ def test_the_api_as_a_script_uses_it(source: Path, tmp_path: Path) -> None:
         ("s3://bb/x", "s3://b", None),
         ("s3://b/x", "s3://b?endpoint=h", "x"),
         ("s3://b/x?endpoint=h", "s3://b?endpoint=h", "x"),
+        ("s3://b/x/?endpoint=https://h/", "s3://b?endpoint=h", "x"),
         ("s3://b/x?endpoint=other", "s3://b?endpoint=h", None),
         ("file:///a/b", "file://", "a/b"),
         ("file:///", "file://", ""),

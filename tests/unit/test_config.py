@@ -14,10 +14,14 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from fusestripe.config import SETTINGS, Route, Settings, default_cache_dir, load, parse_options
+from fusestripe.cgroups import MemoryLimit
+from fusestripe.config import SETTINGS, Route, Settings, default_cache_dir, load, parse_options, point_of
 from fusestripe.config.document import read
+from fusestripe.config.machine import OWN_MEMORY, Machine, default_budget, this_machine
 from fusestripe.errors import ConfigError
+from fusestripe.origins.registry import FACTORIES
 from fusestripe.units import GIB, MIB
 
 URL = "s3://bucket/prefix"
@@ -63,7 +67,7 @@ def write(directory: Path, text: str) -> str:
 
 
 def test_defaults() -> None:
-    settings = load(URL, {}, environ={})
+    settings = load(URL, {}, environ={}, machine=Machine(64 * GIB))
     assert settings.cache.size is None
     assert settings.cache.reserve == GIB
     assert (settings.stripes.size, settings.stripes.count, settings.stripes.memory) == (8 * MIB, -1, GIB)
@@ -101,21 +105,27 @@ def test_every_setting_can_be_said_everywhere(tmp_path: Path) -> None:
         "seconds": ("7.5", "7.5", 7.5),
         "switch": ("yes", "true", True),
         "text": ("http://h", '"http://h"', "http://h"),
+        "texts": ("a:1 b", '["a:1", "b"]', ("a:1", "b")),
         "directory": ("/d", '"/d"', "/d"),
+        "file": ("/f", '"/f"', "/f"),
+        "user": ("7", "7", 7),
+        "group": ("7", "7", 7),
+        "mask": ("027", '"027"', 0o027),
         "level": ("error", '"error"', "error"),
     }
     for setting in SETTINGS:
         if not setting.option:
             continue
         text, toml, value = samples[setting.kind]
+        url = "hdfs://name/path" if setting.key == "client" else URL
         if setting.section == "route":
-            file = f'[[route]]\nsource = "{URL}"\n{setting.key} = {toml}\n'
+            file = f'[[route]]\nsource = "{url}"\n{setting.key} = {toml}\n'
         else:
             file = f'[{setting.section}]\n{setting.key} = {toml}\n[[route]]\nsource = "{URL}"\n'
         for settings in (
             load(write(tmp_path, file), {}, environ={}),
-            load(URL, {}, environ={setting.environment: text}),
-            load(URL, parse_options(f"{setting.option}={text}"), environ={}),
+            load(url, {}, environ={setting.environment: text}),
+            load(url, parse_options(f"{setting.option}={text}"), environ={}),
         ):
             part = settings.routes[0] if setting.section == "route" else getattr(settings, setting.section)
             assert getattr(part, setting.key) == value, setting
@@ -129,13 +139,66 @@ def test_flags_stand_over_environment_over_file_over_defaults(tmp_path: Path) ->
     flags = {"stripe_size": "4MiB", "endpoint": "http://flag"}
     cases: list[tuple[dict[str, Any], dict[str, str], int, str]] = [
         ({}, {}, 1, "http://file"),
-        ({}, environ, 2, "http://environment"),
-        (flags, environ, 4, "http://flag"),
-        ({"stripe_size": None}, environ, 2, "http://environment"),
+        ({}, environ, 2, "http://file"),  # of a route's own, so it stays
+        (flags, environ, 4, "http://file"),
+        ({"stripe_size": None}, environ, 2, "http://file"),
     ]
     for said, around, size, endpoint in cases:
         settings = load(file, said, environ=around)
         assert (settings.stripes.size, settings.routes[0].endpoint) == (size * MIB, endpoint)
+    # With a URL, flags are of that URL.
+    for said, around, endpoint in (
+        ({}, environ, "http://file"),
+        (flags, environ, "http://flag"),
+    ):
+        assert load("s3://b/x", said, config=file, environ=around).routes[0].endpoint == endpoint
+    for said, endpoint in (({}, "http://environment"), (flags, "http://flag")):
+        assert load("s3://b/x", said, environ=environ).routes[0].endpoint == endpoint
+
+
+def test_what_is_said_for_all_is_for_stores_that_have_such_a_setting(tmp_path: Path) -> None:
+    sources = [scheme + "://h/" + scheme for scheme in FACTORIES if scheme != "file"] + ["file:///file"]
+    text = "".join(f'[[route]]\npath = "/{at}"\nsource = "{url}"\n' for at, url in enumerate(sources))
+    general = {"endpoint": "http://h", "region": "r", "profile": "p", "anonymous": True, "client": "libhdfs"}
+    for said, environ in (
+        (general, {}),
+        ({}, {f"FUSESTRIPE_{name.upper()}": str(value) for name, value in general.items()}),
+    ):
+        routes = load(write(tmp_path, text), said, environ=environ, schemes=FACTORIES).routes
+        assert len(routes) == len(FACTORIES)
+        for route in routes:
+            scheme = route.source.partition(":")[0]
+            expected = Route(route.path, route.source)
+            if scheme in ("s3", "gs", "az", "abfs", "abfss"):
+                expected = replace(expected, endpoint="http://h", anonymous=True)
+            if scheme in ("http", "https"):
+                expected = replace(expected, anonymous=True)
+            if scheme == "s3":
+                expected = replace(expected, region="r", profile="p")
+            if scheme == "hdfs":
+                expected = replace(expected, client="libhdfs")
+            assert route == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "source", "endpoint"),
+    [
+        ("s3://b/x?endpoint=127.0.0.1:8333", {}, "s3://b/x", "http://127.0.0.1:8333"),
+        ("s3://b?endpoint=https://h:9000", {}, "s3://b", "https://h:9000"),
+        ("s3://b?endpoint=s3.example.com", {}, "s3://b", "https://s3.example.com"),
+        ("s3://b?endpoint=h:9000", {"FUSESTRIPE_ENDPOINT": "https://h:9000"}, "s3://b", "https://h:9000"),
+        ("s3://b?endpoint=h:9000", {"AWS_ENDPOINT_URL": "https://h:9000/"}, "s3://b", "https://h:9000/"),
+        ("s3://b?endpoint=h:9000", {"FUSESTRIPE_ENDPOINT": "https://other"}, "s3://b", "http://h:9000"),
+        ("gs://b/x?endpoint=localhost", {}, "gs://b/x", "http://localhost"),
+        ("s3://b/x?y", {}, "s3://b/x?y", ""),
+    ],
+)
+def test_a_url_is_taken_as_it_is_shown_with_its_endpoint(
+    tmp_path: Path, url: str, environ: dict[str, str], source: str, endpoint: str
+) -> None:
+    assert load(url, {}, environ=environ).routes == (Route("/", source, endpoint),)
+    file = write(tmp_path, f'[[route]]\nsource = "{url}"\n')
+    assert load(file, {}, environ=environ).routes == (Route("/", source, endpoint),)
 
 
 def test_a_file_beside_a_url_gives_the_nearest_route_that_shows_it(tmp_path: Path) -> None:
@@ -166,6 +229,27 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert load(file, {"cache_dir": "nvme"}, environ={}).cache.dir == "/nvme"
     monkeypatch.setenv("HOME", "/home/somebody")
     assert load(file, {"cache_dir": "~/nvme"}, environ={}).cache.dir == "/home/somebody/nvme"
+
+
+def test_a_file_can_say_where_it_is_mounted(tmp_path: Path) -> None:
+    route = f'[[route]]\nsource = "{URL}"\n'
+    assert load(write(tmp_path, route), {}, environ={}).mount.point == ""
+    for point, place in (("/mnt/ckpt/", "/mnt/ckpt"), ("mnt", f"{tmp_path}/mnt")):
+        file = write(tmp_path, f'[mount]\npoint = "{point}"\n{route}')
+        assert load(file, {}, environ={}).mount.point == place
+
+
+def test_a_file_stands_for_where_it_is_mounted(tmp_path: Path) -> None:
+    file = write(tmp_path, f'[mount]\npoint = "/mnt/ckpt"\n[[route]]\nsource = "{URL}"\n')
+    assert point_of(file) == "/mnt/ckpt"
+    assert point_of("/mnt/other") == "/mnt/other"
+    assert point_of("/mnt/no-such.toml") == "/mnt/no-such.toml"
+    (tmp_path / "directory.toml").mkdir()
+    assert point_of(f"{tmp_path}/directory.toml") == f"{tmp_path}/directory.toml"
+    file = write(tmp_path, f'[[route]]\nsource = "{URL}"\n')
+    with pytest.raises(ConfigError) as refused:
+        point_of(file)
+    assert str(refused.value) == f"{file}: where it is mounted is not said: name the mountpoint"
 
 
 def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,10 +301,13 @@ BAD_FILES = [
         'config.toml:2: size in [stripes]: \'8 apples\' is not a size: write it like "8MiB", "500GiB" or 4096',
     ),
     ('[stripes]\ncount = "16"\n', "config.toml:2: count in [stripes]: '16' is not a whole number"),
-    ("[metadata]\nttl = -1\n", "config.toml:2: ttl in [metadata]: -1 is not a number of seconds, 0 or more"),
+    (
+        "[metadata]\nttl = -1\n",
+        'config.toml:2: ttl in [metadata]: -1 is not a number of seconds, 0 or more: write it like 60, "60s" or "5m"',
+    ),
     (
         "[metadata]\nttl = inf\n",
-        "config.toml:2: ttl in [metadata]: inf is not a number of seconds, 0 or more",
+        'config.toml:2: ttl in [metadata]: inf is not a number of seconds, 0 or more: write it like 60, "60s" or "5m"',
     ),
     ('[mount]\nallow_other = "yes"\n', "config.toml:2: allow_other in [mount]: 'yes' is not true or false"),
     (
@@ -372,8 +459,8 @@ BAD_FLAGS: list[tuple[dict[str, Any], str]] = [
     ({"stripe_size": "0"}, "stripe_size: the stripe size is zero: take a multiple of 4 KiB, like 8MiB"),
     ({"stripe_size": True}, "stripe_size needs a value: write stripe_size=..."),
     ({"stripe_count": "many"}, "stripe_count: 'many' is not a whole number"),
-    ({"ttl": "soon"}, "ttl: 'soon' is not a number of seconds, 0 or more"),
-    ({"ttl": "nan"}, "ttl: nan is not a number of seconds, 0 or more"),
+    ({"ttl": "soon"}, 'ttl: \'soon\' is not a number of seconds, 0 or more: write it like 60, "60s" or "5m"'),
+    ({"ttl": "nan"}, 'ttl: nan is not a number of seconds, 0 or more: write it like 60, "60s" or "5m"'),
     ({"allow_other": "perhaps"}, "allow_other: 'perhaps' is not true or false"),
     ({"cache_dir": ""}, "cache_dir: '' is not the path of a directory"),
     (
@@ -419,10 +506,84 @@ def test_a_bad_source_gets_one_line(source: str, message: str) -> None:
     assert str(refused.value).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("allowed", "budget"),
+    [
+        (64 * GIB, GIB),
+        (3 * GIB, GIB),
+        (2 * GIB, 896 * MIB),
+        (GIB, 384 * MIB),
+        (512 * MIB, 128 * MIB),
+        (272 * MIB, 8 * MIB),
+    ],
+)
+def test_the_default_budget_leaves_room_below_a_limit(allowed: int, budget: int) -> None:
+    machine = Machine(64 * GIB, MemoryLimit(allowed, "/memory.max"))
+    assert load(URL, {}, environ={}, machine=machine).stripes.memory == budget
+    assert budget + OWN_MEMORY <= allowed
+
+
+def test_a_budget_that_is_said_is_taken_while_it_fits_below_the_limit() -> None:
+    machine = Machine(64 * GIB, MemoryLimit(GIB, "/memory.max"))
+    settings = load(URL, {"memory": "768MiB"}, environ={}, machine=machine)
+    assert settings.stripes.memory == 768 * MIB
+    assert load(None, {"memory": "2GiB"}, environ={}, machine=machine).stripes.memory == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("allowed", "flags", "message"),
+    [
+        (
+            GIB,
+            {"memory": "1GiB"},
+            "memory: a memory budget of 1 GiB, and 256 MiB that fusestripe takes beside it, are more than the "
+            "1 GiB that /memory.max allows: take 768MiB or less, or raise the limit",
+        ),
+        (
+            200 * MIB,
+            {"memory": "64MiB"},
+            "memory: a memory budget of 64 MiB, and 256 MiB that fusestripe takes beside it, are more than the "
+            "200 MiB that /memory.max allows: raise the limit to 512 MiB or more",
+        ),
+        (
+            200 * MIB,
+            {},
+            "settings: the 200 MiB of memory that /memory.max allows leave no room to read stripes of 8 MiB: "
+            "raise the limit to 512 MiB or more",
+        ),
+        (
+            512 * MIB,
+            {"stripe_size": "256MiB"},
+            "stripe_size: the 512 MiB of memory that /memory.max allows leave no room to read stripes of "
+            "256 MiB: raise the limit to 768 MiB or more",
+        ),
+    ],
+)
+def test_what_does_not_fit_below_a_limit_is_refused(
+    allowed: int, flags: dict[str, object], message: str
+) -> None:
+    machine = Machine(64 * GIB, MemoryLimit(allowed, "/memory.max"))
+    with pytest.raises(ConfigError) as refused:
+        load(URL, flags, environ={}, machine=machine)
+    assert str(refused.value) == message
+
+
 def test_more_memory_than_there_is_is_refused() -> None:
-    there_is = psutil.virtual_memory().total
-    assert load(URL, {"memory": there_is}, environ={}).stripes.memory == there_is
-    with pytest.raises(ConfigError, match=r"^memory: a memory budget of 1 PiB is more than the .* machine: "):
+    machine = Machine(4 * GIB)
+    assert load(URL, {"memory": 4 * GIB}, environ={}, machine=machine).stripes.memory == 4 * GIB
+    with pytest.raises(ConfigError) as refused:
+        load(URL, {"memory": "5GiB"}, environ={}, machine=machine)
+    assert str(refused.value) == (
+        "memory: a memory budget of 5 GiB is more than the 4 GiB of this machine: "
+        "leave the larger part to the job; 1GiB serves well"
+    )
+
+
+def test_this_machine_is_asked_where_none_is_named() -> None:
+    there_is = this_machine()
+    assert there_is.memory == psutil.virtual_memory().total
+    assert load(URL, {}, environ={}).stripes.memory == default_budget(there_is)
+    with pytest.raises(ConfigError, match=r"^memory: a memory budget of 1 PiB.* more than the "):
         load(URL, {"memory": "1024TiB"}, environ={})
 
 
@@ -544,10 +705,31 @@ def test_the_line_of_a_key_is_where_its_statement_begins(tmp_path_factory: Any, 
 
 @given(st.dictionaries(st.text(string.ascii_lowercase + "_", min_size=1), st.text(string.printable)))
 def test_options_are_read_back(options: dict[str, str]) -> None:
+    options = {f"our_{name}": value for name, value in options.items()}  # none of mount(8)'s own
     text = ",".join(f"{name}={value.strip()}".replace(",", "\\,") for name, value in options.items())
     expected = {name: value.strip() for name, value in options.items()}
     if not any(value.endswith("\\") or "\\," in value for value in expected.values()):
         assert parse_options(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60s", 60), ("1m", 60), ("1.5h", 5400), ("2 min", 120), ("1d", 86400), ("500ms", 0.5)],
+)
+def test_times_are_written_with_their_unit_too(tmp_path: Path, text: str, seconds: float) -> None:
+    assert load(URL, parse_options(f"ttl={text}"), environ={}).metadata.ttl == seconds
+    file = write(tmp_path, f'[metadata]\nttl = "{text}"\n[[route]]\nsource = "{URL}"\n')
+    assert load(file, {}, environ={}).metadata.ttl == seconds
+
+
+def test_every_mount_is_read_only() -> None:
+    """As fstab and mount(8) say it."""
+    assert parse_options("ro,ttl=5") == {"ttl": "5"}
+    assert parse_options("nosuid,nodev,noexec,noatime,_netdev,x-a=b") == {"noexec": True}
+    with pytest.raises(ConfigError, match="rw: a mount is only ever read: leave it out"):
+        parse_options("ttl=5,rw")
+    with pytest.raises(ConfigError, match="suid: set-user-ID bits count for nothing in what a store holds"):
+        parse_options("suid")
 
 
 def test_an_option_alone_is_a_switch() -> None:

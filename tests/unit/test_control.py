@@ -230,6 +230,40 @@ def test_a_daemon_that_dies_in_an_answer_is_an_error(path: str, last: bytes) -> 
             next(answers)
 
 
+@pytest.mark.parametrize("logs", [True, False])
+def test_who_finds_no_daemon_is_told_where_it_logged(tmp_path: Path, logs: bool) -> None:
+    log = tmp_path / "x.log"
+    if logs:
+        log.touch()
+    with pytest.raises(MountError, match="the daemon is gone: mount it again; ") as caught:
+        next(request(str(tmp_path / "x.sock"), "any"))
+    assert (str(log) in str(caught.value)) is logs
+
+
+async def test_a_client_of_a_mount_that_is_taken_away_is_told_so(path: str) -> None:
+    """Its log goes with it, so that nobody is sent there."""
+    began = trio.Event()
+
+    async def busy(_args: object, _send: Send) -> None:
+        began.set()
+        await trio.sleep_forever()
+
+    errors: list[str] = []
+
+    def asking() -> None:
+        try:
+            list(request(path, "busy", timeout=5))
+        except MountError as error:
+            errors.append(str(error))
+
+    async with trio.open_nursery() as clients, trio.open_nursery() as nursery:
+        await nursery.start(serve, path, {"busy": busy})
+        clients.start_soon(trio.to_thread.run_sync, asking)
+        await began.wait()
+        nursery.cancel_scope.cancel()
+    assert errors == ["the mount was taken away meanwhile: mount it again"]
+
+
 def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths as for a user who is not root, owning what this process makes."""
     real = os.lstat
@@ -249,7 +283,10 @@ def test_a_users_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert below_runtime == str(tmp_path / "run" / "fusestripe")
     below_cache = runtime_dir({"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert below_cache == str(tmp_path / "cache" / "fusestripe" / "run")
-    assert stat.S_IMODE(os.stat(below_cache).st_mode) == 0o700
+    for directory in (below_cache, os.path.dirname(below_cache)):
+        assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+    own = {"FUSESTRIPE_RUNTIME_DIR": str(tmp_path / "job"), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    assert runtime_dir(own) == str(tmp_path / "job")
 
 
 def test_the_socket_is_named_by_its_mountpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +320,22 @@ def test_the_socket_of_a_mount_of_ones_own(tmp_path: Path, monkeypatch: pytest.M
     as_user(monkeypatch)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert socket_of(mount_of(1234)) == socket_path("/mnt/a")
+
+
+def test_the_socket_of_a_mount_that_was_made_in_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by mount(8) at boot or by cron, and asked for in a session."""
+    as_user(monkeypatch)
+    monkeypatch.setattr(control, "runtime_dirs_of", lambda user: [f"{tmp_path}/of-{user}"])
+    (tmp_path / "of-1234").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    mine = socket_path("/mnt/a")
+    there = tmp_path / "of-1234" / os.path.basename(mine)
+    there.touch()
+    assert socket_of(mount_of(1234)) == str(there)
+    Path(mine).touch()
+    assert socket_of(mount_of(1234)) == mine
 
 
 def test_another_users_mount_is_asked_where_that_can_be_and_else_named(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fusestripe import doctor
 from fusestripe.config import Route, load
-from fusestripe.doctor import SLOW_DISK, WRITE_TRIES, Finding
+from fusestripe.doctor import Finding, disk, machine, stores
+from fusestripe.doctor.disk import SLOW_DISK, WRITE_TRIES
 from fusestripe.errors import BadAnswer, PermissionDenied
 from fusestripe.origins.base import Entry
 from fusestripe.units import MIB
@@ -36,6 +36,15 @@ def test_doctor_asks_every_route(tmp_path: Path) -> None:
     assert findings["cache disk"]["level"] != "fail"
     assert result.exit_code == 1
     assert not (tmp_path / "new").exists()
+
+
+def test_doctor_looks_at_one_url(tmp_path: Path) -> None:
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    (tmp_path / "file").write_bytes(b"x")
+    result = run("doctor", f"file://{tmp_path}", *cache)
+    assert f"file://{tmp_path} answers in " in result.stdout
+    assert "and file can be read" in result.stdout
+    assert run("doctor", f"file://{tmp_path}/none", *cache).exit_code == 1
 
 
 def test_doctor_says_what_each_store_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,20 +87,36 @@ def test_doctor_has_a_line_for_each_thing(tmp_path: Path) -> None:
     ],
 )
 def test_passthrough_takes_a_kernel_and_a_right(release: str, right: bool, says: str) -> None:
-    assert says in doctor.passthrough(release, right, load(None, {})).text
+    assert says in machine.passthrough(release, right, load(None, {})).text
 
 
 @pytest.mark.parametrize(
     ("release", "level"), [("6.5.0", "ok"), ("6.4.12", "warning"), ("5.15.0-91", "warning")]
 )
 def test_the_channel_takes_a_kernel(release: str, level: str) -> None:
-    assert doctor.channel(release, load(None, {})).level == level
+    assert machine.channel(release, load(None, {})).level == level
+
+
+@pytest.mark.parametrize(
+    ("release", "level", "says"),
+    [
+        ("6.9.0", "ok", "outlives"),
+        ("6.5.0", "ok", "outlives"),  # what the kernel does not send again the next daemon has from the last
+        ("6.4.0", "warning", "takes the channel"),
+    ],
+)
+def test_that_a_mount_outlives_its_daemon_takes_a_kernel(release: str, level: str, says: str) -> None:
+    found = machine.keeper(release, load(None, {}))
+    assert (found.level, says in found.text) == (level, True)
+    assert bool(found.mend) == (level != "ok")
 
 
 def test_what_is_switched_off_is_said() -> None:
     settings = load(None, {"channel": "no", "passthrough": "no"})
-    assert "switched off" in doctor.channel("6.18.0", settings).text
-    assert "switched off" in doctor.passthrough("6.18.0", True, settings).text
+    assert machine.keeper("6.18.0", settings).mend == "-o channel=yes"
+    assert machine.keeper("6.18.0", load(None, {"keeper": "no"})).mend == "-o keeper=yes"
+    assert "switched off" in machine.channel("6.18.0", settings).text
+    assert "switched off" in machine.passthrough("6.18.0", True, settings).text
 
 
 @pytest.mark.parametrize(
@@ -113,9 +138,9 @@ def test_a_disk_is_as_fast_as_its_best_try(
         asked.append(directory)
         return True, next(left) * MIB
 
-    monkeypatch.setattr(doctor, "write_rate", write_rate)
-    direct, rate = doctor.best_write_rate("/nvme", MIB)
-    found = doctor.judge_disk(direct=direct, rate=rate)
+    monkeypatch.setattr(disk, "write_rate", write_rate)
+    direct, rate = disk.best_write_rate("/nvme", MIB)
+    found = disk.judge_disk(direct=direct, rate=rate)
     assert (found.level, len(asked)) == (level, tried)
     assert f"{max(rates)} MiB/s" in found.text  # the figure
     assert "300 MiB/s" in found.text  # and what it is held against
@@ -124,12 +149,12 @@ def test_a_disk_is_as_fast_as_its_best_try(
 
 
 def test_a_disk_without_o_direct_is_told(tmp_path: Path) -> None:
-    assert "without O_DIRECT" in doctor.judge_disk(direct=False, rate=1e9).text
-    assert doctor.best_write_rate(str(tmp_path), MIB)[1] > 0
+    assert "without O_DIRECT" in disk.judge_disk(direct=False, rate=1e9).text
+    assert disk.best_write_rate(str(tmp_path), MIB)[1] > 0
 
 
 def looked(origin: MemoryOrigin) -> Finding:
-    return doctor.try_reading("route /", "it answers", origin)
+    return stores.try_reading("route /", "it answers", origin)
 
 
 def test_a_route_is_ok_once_a_byte_was_read() -> None:
@@ -168,9 +193,33 @@ def test_a_web_server_that_lists_nothing_is_not_called_ok(web_server: WebServer)
     """Whether its files can be read, nobody knows."""
     web_server.put("of doctor/file", b"x")
     base = f"{web_server.endpoint}/{{}}/of%20doctor"
-    unlisted = doctor.origin(Route("/", base.format("unlisted")), 5)
+    unlisted = stores.origin(Route("/", base.format("unlisted")), 5)
     assert unlisted.level == "warning"
     assert "no file was found to try, so whether they can be read is not known" in unlisted.text
     assert unlisted.mend.startswith(f"fusestripe bench {base.format('unlisted')}/")
-    listed = doctor.origin(Route("/", base.format("html")), 5)
+    listed = stores.origin(Route("/", base.format("html")), 5)
     assert (listed.level, listed.text.endswith(" s, and file can be read")) == ("ok", True)
+
+
+def test_the_helper_of_mount_is_linked_from_where_it_was_installed(tmp_path: Path) -> None:
+    place, prefix = tmp_path / "sbin", tmp_path / "prefix"
+    link = f"ln -sf {prefix}/sbin/mount.fusestripe {place}/mount.fusestripe"
+    helper = prefix / "sbin" / "mount.fusestripe"
+    for directory in (place, helper.parent):
+        directory.mkdir(parents=True)
+    lacking = machine.mount_helper(str(place), str(prefix))
+    assert lacking.level == "warning"
+    assert lacking.mend.endswith(f"install --force-reinstall fusestripe && {link}")
+    helper.touch(0o755)
+    assert machine.mount_helper(str(place), str(prefix)).mend == f"as root: {link}"
+    (place / helper.name).symlink_to(helper)
+    assert machine.mount_helper(str(place), str(prefix)).level == "ok"
+    helper.chmod(0o644)
+    assert machine.mount_helper(str(place), str(prefix)).level == "warning"
+
+
+def test_every_finding_that_is_not_well_has_a_mend(tmp_path: Path) -> None:
+    result = run("doctor", f"file://{tmp_path}/none", "--cache-dir", str(tmp_path), "--json")
+    ill = [finding for finding in json.loads(result.stdout) if finding["level"] != "ok"]
+    assert "route /" in {finding["what"] for finding in ill}
+    assert [finding for finding in ill if not finding["mend"]] == []

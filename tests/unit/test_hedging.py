@@ -249,7 +249,7 @@ async def test_few_are_doubled_at_once_and_losers_count_until_they_end(
     monkeypatch.setattr("fusestripe.stripes.traffic.HEDGED_THREADS", 64)
     with held() as release:
         origin = Stalling({LATE, LATE + 5}, lambda *_: _wait(release))
-        house = House(nursery, tmp_path, origin=origin)
+        house = House(nursery, tmp_path, origin=origin, timeout=60)
         traffic = house.traffic.of(origin)
         traffic.fetched = 100 * len(CONTENT)  # as after a long life
         handle = await house.open()

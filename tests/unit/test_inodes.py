@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fusestripe.namespace import inodes
 from fusestripe.namespace.inodes import ROOT, InodeTable
-from fusestripe.origins.base import Entry
+from fusestripe.origins.base import Entry, Owner
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=8)
 
@@ -24,7 +24,7 @@ def test_a_replaced_file_is_another_inode_and_a_directory_stays() -> None:
 
 def test_asking_for_a_directorys_number_changes_nothing_of_it() -> None:
     table = InodeTable()
-    entry = Entry("d", True, mode=0o700, uid=5)
+    entry = Entry("d", True, owner=Owner(0o700, 5, 5))
     node = table.find("x/d", entry)
     table.remember(node)
     assert table.directory("x/d") == node.inode

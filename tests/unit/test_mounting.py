@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -67,6 +68,63 @@ def test_the_mount_on_top_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert top is not None
     assert top.fstype == "tmpfs"
     assert mounting.find_mount("/mnt") is None
+
+
+AUTOMOUNT = Mount("/mnt/auto", "autofs", "systemd-1", "0:50", ())
+
+
+def test_an_automount_point_is_mounted_on_and_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its automounter waits for this very mount."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("looked into")
+
+    mounted(monkeypatch, AUTOMOUNT)
+    for name in ("stat", "scandir", "access"):
+        monkeypatch.setattr(os, name, refuse)
+    assert mounting.is_automount("/mnt/auto")
+    assert prepare("/mnt/auto") == "/mnt/auto"
+
+
+def test_what_is_mounted_on_an_automount_point_is_a_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch, AUTOMOUNT, Mount("/mnt/auto", FSTYPE, "s3://b", "0:51", ("user_id=0",)))
+    monkeypatch.setattr(mounting, "_state", lambda path: "alive")
+    assert not mounting.is_automount("/mnt/auto")
+    with pytest.raises(MountError, match="/mnt/auto is already mounted"):
+        prepare("/mnt/auto")
+
+
+def test_a_directory_that_is_not_this_users_is_named_with_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As fusermount3 asks; root with CAP_SYS_ADMIN needs no right to it."""
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    monkeypatch.setattr(mounting, "has_sys_admin", lambda: True)
+    assert prepare(str(tmp_path)) == str(tmp_path)
+    monkeypatch.setattr(mounting, "has_sys_admin", lambda: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(MountError) as refused:
+        prepare(str(tmp_path))
+    assert str(refused.value) == f"this user may not write in {tmp_path}: as root: chown 12345 {tmp_path}"
+
+
+ELSEWHERE = r"""
+30 1 0:30 / /mnt/a rw - fuse.fusestripe s3://b rw,user_id=0
+31 1 0:31 / /mnt/ab rw - fuse.fusestripe s3://c rw,user_id=0
+32 1 0:30 /sub /bind rw - fuse.fusestripe s3://b rw,user_id=0
+33 1 0:33 / /over1 rw - overlay overlay rw,lowerdir=/mnt/a/x\134:y:/z,upperdir=/u,workdir=/w
+34 1 0:34 / /over2 rw - overlay overlay rw,lowerdir+=/z,lowerdir+=/mnt/a
+35 1 0:35 / /over3 rw - overlay overlay rw,lowerdir=/mnt/ab:/z
+"""
+
+
+def test_where_else_a_tree_is_mounted() -> None:
+    found = list(parse_mountinfo(ELSEWHERE))
+    assert mounting.elsewhere(found[0], found) == ["/bind", "/over1", "/over2"]
+    assert mounting.elsewhere(found[1], found) == ["/over3"]
+    assert mounting.elsewhere(found[2], found) == ["/mnt/a"]
+    twice = [*found, found[0]]
+    assert mounting.elsewhere(found[0], twice)[-3:] == ["/mnt/a", "/over1", "/over2"]
 
 
 def test_only_mounts_of_this_user_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +223,7 @@ def test_a_mountpoint_out_of_reach_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_without_the_device_there_is_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounting, "_FUSE_DEVICE", str(tmp_path / "fuse"))
-    with pytest.raises(MountError, match="fuse is missing: modprobe fuse; in a container add --dev"):
+    with pytest.raises(MountError, match=r"fuse is missing: as root: modprobe fuse; in a container .* --dev"):
         check_fuse(allow_other=False)
 
 
@@ -188,12 +246,24 @@ class TestUser:
 
     def test_may_not_without_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
-        with pytest.raises(MountError, match=r"^fusermount3 is missing: install fuse3"):
+        with pytest.raises(MountError, match=r"^fusermount3 is missing: as root: install fuse3"):
             check_fuse(allow_other=False)
 
-    def test_may_not_open_the_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(os, "access", lambda *_, **__: False)
-        with pytest.raises(MountError, match="this user may not open"):
+    @pytest.mark.parametrize(
+        ("number", "said"),
+        [
+            (errno.EACCES, "this user may not open .*: as root: chmod 666 "),
+            (errno.EPERM, "this container may not open .*: start it with --device /dev/fuse"),
+            (errno.ENODEV, "the kernel has no FUSE: as root: modprobe fuse"),
+            (errno.EMFILE, "cannot be opened: too many open files"),
+        ],
+    )
+    def test_may_not_open_the_device(self, monkeypatch: pytest.MonkeyPatch, number: int, said: str) -> None:
+        def refuse(path: str, flags: int) -> int:
+            raise OSError(number, os.strerror(number), path)
+
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(MountError, match=said):
             check_fuse(allow_other=False)
 
     @pytest.mark.parametrize(

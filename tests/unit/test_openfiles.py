@@ -29,14 +29,14 @@ async def test_two_that_open_at_once_while_one_closes(
     releasing, may_release = threading.Event(), threading.Event()
     acquire, release = store.acquire, store.release
 
-    def acquire_together(version: ObjectVersion) -> CachedObject:
+    def acquire_together(version: ObjectVersion, *, use: bool) -> CachedObject:
         both_acquire.wait(20)
-        return acquire(version)
+        return acquire(version, use=use)
 
-    def release_slowly(held: CachedObject) -> None:
+    def release_slowly(held: CachedObject, *, use: bool) -> None:
         releasing.set()
         may_release.wait(20)
-        release(held)
+        release(held, use=use)
 
     monkeypatch.setattr(store, "acquire", acquire_together)
     monkeypatch.setattr(store, "release", release_slowly)

@@ -29,11 +29,30 @@ def test_lines_of_a_prefetch(capsys: pytest.CaptureFixture[str]) -> None:
     assert (out, err) == ("a: 100 B\n", "b: no such thing: look again\n")
 
 
+def test_what_is_missing_has_not_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    tally, lines = Tally(), Lines()
+    story = [
+        Report("a", "done", 100, 100, cached=100),
+        Report("b", "missing", 50, 10, "40 B of 50 B are missing", cached=10, missing=40),
+    ]
+    for report in story:
+        tally.add(report)
+        lines.tell(report)
+    assert tally.summary() == "2 files, 150 B in 0.1 s: 110 B there, 40 B missing in 1 file"
+    assert capsys.readouterr() == ("a: 100 B\nb: 10 B of 50 B there, 40 B missing\n", "")
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Progress(console=console) as progress:
+        bars = Bars(progress)
+        for report in (Report("b", "started", 50), *story[1:]):
+            bars.tell(report)
+        assert [(task.completed, task.total) for task in progress.tasks] == [(10, 50)]
+
+
 def test_the_last_line_tells_what_was_fetched() -> None:
     tally = Tally()
     for report in STORY:
         tally.add(report)
-    assert tally.summary() == "1 file, 100 B in 1 s: 70 B fetched, 30 B there already; 1 failed"
+    assert tally.summary() == "1 file, 100 B in 0.1 s: 70 B fetched, 30 B there already; 1 failed"
 
 
 def test_bars_of_a_prefetch() -> None:

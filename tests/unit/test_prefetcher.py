@@ -14,12 +14,12 @@ import trio.testing
 
 from fusestripe.cache import pair as pair_module
 from fusestripe.cache.files import CacheDirectory
-from fusestripe.errors import CacheError
+from fusestripe.errors import CacheError, NotFound
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.openfiles import OpenFile
 from fusestripe.origins.base import Progress
-from fusestripe.prefetcher import Headway, Report, outermost, prefetch
+from fusestripe.prefetcher import FILES_AT_ONCE, Headway, Pin, Report, outermost, prefetch
 from fusestripe.units import GIB, ObjectVersion
 from tests.support.memory_origin import MemoryOrigin
 from tests.unit.test_reader import CONTENT, STRIPE, House, until
@@ -92,7 +92,7 @@ async def test_bytes_of_a_stripe_count_as_they_arrive(nursery: trio.Nursery, tmp
             release.set()
 
     with trio.fail_after(20):
-        await prefetch(tree_of(house, nursery), house.prefetcher, [""], send, check=False, pin=False)
+        await prefetch(tree_of(house, nursery), house.prefetcher, [""], send, check=False, pin=None)
     assert seen.is_set()
     assert told[-1] == (STRIPE, STRIPE)
     assert told == sorted(told)
@@ -178,7 +178,7 @@ def tree_of(house: House, nursery: trio.Nursery) -> Tree:
 
 
 async def run(
-    house: House, nursery: trio.Nursery, *, pin: bool = False, paths: Sequence[str] = ("",)
+    house: House, nursery: trio.Nursery, *, pin: Pin | None = None, paths: Sequence[str] = ("",)
 ) -> list[Report]:
     ended: list[Report] = []
 
@@ -203,7 +203,7 @@ async def test_more_than_the_cache_holds_is_refused_before_a_byte_is_fetched(
     assert house.origin.ranges == []
     # Ten fit, and what is named twice counts once.
     fits = [*(f"d/file{number:02}" for number in range(10)), *["d/file00"] * 4, "d/nothing"]
-    assert [report.state for report in await run(house, nursery, paths=fits)].count("done") == 14
+    assert [report.state for report in await run(house, nursery, paths=fits)].count("done") == 10
 
     monkeypatch.setattr(CacheDirectory, "free", lambda _: STRIPE)
     with pytest.raises(CacheError, match="that its disk has for the cache") as refused:
@@ -262,11 +262,45 @@ async def test_what_is_done_is_not_evicted_for_what_comes_later(
         await house.files.let_go(file)
 
 
+async def test_nothing_of_a_file_that_has_failed_is_under_way(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """It would be saved later, and a file that is done evicted for it."""
+    others, release = threading.Event(), threading.Event()
+
+    class Failing(MemoryOrigin):
+        def read_range(
+            self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress
+        ) -> None:
+            if offset == 0:
+                assert others.wait(20)
+                raise NotFound("it is gone")
+            others.set()
+            assert release.wait(20)
+            super().read_range(version, offset, into, progress)
+
+    house = House(nursery, tmp_path, origin=Failing({"file": CONTENT}))
+    ended = trio.Event()
+
+    async def prefetch_it() -> None:
+        (report,) = await run(house, nursery)
+        assert (report.state, report.error) == ("failed", "it is gone")
+        ended.set()
+
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(prefetch_it)
+        await until(lambda: house.fetcher.statistics().errors == 1)
+        with trio.move_on_after(0.3):
+            await ended.wait()
+        assert not ended.is_set()
+        release.set()
+    assert len(house.files) == 0
+    assert len(house.origin.ranges) <= FILES_AT_ONCE
+
+
 async def test_what_is_pinned_outlives_what_is_read_later(nursery: trio.Nursery, tmp_path: Path) -> None:
     size = 4 * STRIPE
     files = {f"file{number}": CONTENT[number : number + size] for number in range(2)}
     house = House(nursery, tmp_path, origin=MemoryOrigin(files), cache_size=4 * size)
-    assert [report.state for report in await run(house, nursery, pin=True)] == ["done"] * 2
+    assert [report.state for report in await run(house, nursery, pin=Pin())] == ["done"] * 2
     for number in range(6):
         house.origin.replace(f"later{number}", CONTENT[:size])
         handle = await house.open(f"later{number}")
@@ -286,10 +320,10 @@ async def test_a_large_tree_is_no_task_for_each_file(
     most = 0
     real = house.files.hold
 
-    async def hold(origin: MemoryOrigin, version: object) -> OpenFile:
+    async def hold(origin: MemoryOrigin, version: object, *, use: bool) -> OpenFile:
         nonlocal most
         most = max(most, trio.lowlevel.current_statistics().tasks_living)
-        return await real(origin, version)  # type: ignore[arg-type]
+        return await real(origin, version, use=use)  # type: ignore[arg-type]
 
     monkeypatch.setattr(house.files, "hold", hold)
     assert len(await run(house, nursery)) == len(files)

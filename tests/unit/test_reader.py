@@ -21,6 +21,7 @@ from fusestripe.cache.threads import DiskThreads
 from fusestripe.errors import OriginUnavailable, VersionChanged
 from fusestripe.openfiles import OpenFiles
 from fusestripe.origins.base import Progress
+from fusestripe.origins.retry import SETTLED_SECONDS
 from fusestripe.prefetcher import Prefetcher
 from fusestripe.readback import ReadBack
 from fusestripe.reader import Handle, Reader
@@ -218,6 +219,21 @@ async def test_a_replaced_file_is_an_error_and_never_a_mixture(nursery: trio.Nur
         await house.reader.read(handle, 15 * STRIPE, 100)
     fresh = await house.open()
     assert bytes(await house.reader.read(fresh, 15 * STRIPE, 100)) == bytes(100)
+
+
+async def test_a_version_that_was_put_back_is_there_again(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """After a second, and though another handle of it is open."""
+    house = House(nursery, tmp_path, count=1)
+    handle = await house.open()
+    files = house.origin.files
+    content = files.pop("file")
+    for _ in range(2):
+        with pytest.raises(VersionChanged):
+            await house.reader.read(handle, 0, 100)
+    files["file"] = content
+    await trio.sleep(SETTLED_SECONDS)
+    fresh = await house.open()
+    assert bytes(await house.reader.read(fresh, 0, 100)) == CONTENT[:100]
 
 
 async def test_an_origin_that_stays_down_is_an_error_in_bounded_time(

@@ -5,21 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fusestripe.config import SETTINGS, Setting
-from fusestripe.units import format_size
+from fusestripe.config import SETTINGS
+from fusestripe.manual.program import default_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def default_of(setting: Setting) -> str:
-    if setting.default in (None, ""):
-        return ""
-    if setting.kind == "size" and isinstance(setting.default, int):
-        return format_size(setting.default).replace(" ", "")
-    if isinstance(setting.default, bool):
-        return str(setting.default).lower()
-    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
 
 
 def settings_table() -> str:

@@ -216,3 +216,24 @@ async def test_a_stripe_without_memory_fails_and_the_next_try_works(
     monkeypatch.undo()
     again = stripes.begin((VERSION, 0), SIZE, filled_with(1), urgent=True)
     await stripes.wait(again, SIZE)
+
+
+async def test_the_end_waits_for_saves_and_for_no_origin(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    stripes = table(nursery)
+    saved: list[int] = []
+
+    async def save(stripe: Stripe) -> None:
+        await filled_with(1)(stripe)
+        await trio.sleep(5)
+        saved.append(stripe.key[1])
+
+    for index in range(2):
+        stripes.begin((VERSION, index), SIZE, save, urgent=True)
+    stripes.begin((VERSION, 2), SIZE, filled_with(2, gate=trio.Event()), urgent=True)  # which never comes
+    await trio.testing.wait_all_tasks_blocked()
+    start = trio.current_time()
+    await stripes.settle()
+    assert sorted(saved) == [0, 1]
+    assert trio.current_time() - start == pytest.approx(5)

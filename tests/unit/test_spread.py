@@ -63,7 +63,8 @@ async def test_prefetch_reads_blocks_side_by_side(nursery: trio.Nursery, tmp_pat
     handle = await house.open()
     await house.prefetcher.prefetch(handle.file, Headway())
     assert len(origin.ranges) == -(-len(CONTENT) // STRIPE)
-    first = origin.blocks()[: 4 * count]
+    # All but one of those in flight may be late to ask, while that one goes on to the next batch.
+    first = origin.blocks()[: 4 * count - (count - 1)]
     assert set(first) == set(range(count)), "one batch of blocks after another"
     if count == 3:
         assert set(origin.blocks()[:3]) == {0, 1, 2}

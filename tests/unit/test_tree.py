@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from fusestripe.errors import NotFound, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Absent, Found, Tree
 from fusestripe.origins.base import Entry
+from fusestripe.origins.retry import SETTLED_SECONDS
 from tests.support.memory_origin import MemoryOrigin
 
 
@@ -22,7 +24,7 @@ def tree(nursery: trio.Nursery, **origins: MemoryOrigin) -> Tree:
 
 
 def files(count: int) -> dict[str, bytes]:
-    return {f"f{number:05}": b"x" for number in range(count)}
+    return {f"f{number:05}.pt": b"x" for number in range(count)}
 
 
 async def test_names_in_a_listed_directory_cost_nothing(
@@ -49,6 +51,64 @@ async def test_the_first_name_lists_its_directory_for_the_others(
     assert origin.asked == {"list": 1}
 
 
+@pytest.mark.parametrize("directory", ["step-1000", "llama-3.1-8b", "v1.0"])
+async def test_a_directory_is_listed_while_its_parent_is(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, directory: str
+) -> None:
+    """A cold file in a directory is as many round trips away as one at the top."""
+    origin = Together({f"{directory}/model.pt": b"x"}, together=2)
+    names = tree(nursery, root=origin)
+    assert (await names.lookup("", directory)).entry.is_dir
+    assert (await names.lookup(directory, "model.pt")).entry.size == 1
+    assert origin.asked == {"list": 2}
+
+
+async def test_what_looks_like_a_file_or_is_in_a_known_directory_is_not_listed(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"model.pt": b"x", "step-1/model.pt": b"x", "README": b"x"})
+    names = tree(nursery, root=origin)
+    for name in ("model.pt", "step-1", "README"):
+        await names.lookup("", name)
+    assert origin.asked == {"list": 1}
+
+
+async def test_a_name_that_turns_out_to_be_no_directory_is_what_it_is(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The listing made in vain, or its error, concerns nobody."""
+    origin = Together({"README": b"x"}, together=2)
+    names = tree(nursery, root=origin)
+    assert not (await names.lookup("", "README")).entry.is_dir
+    with pytest.raises(NotFound):
+        await names.lookup("", "missing")
+    assert origin.asked == {"list": 2}
+
+
+async def test_an_origin_that_cannot_list_by_prefix_is_asked_for_one_directory_at_a_time(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """There, to list a file may be an error, or read it."""
+    origin = MemoryOrigin({"step-1/model.pt": b"x"})
+    origin.lists_trees = False
+    names = tree(nursery, root=origin)
+    await names.lookup("", "step-1")
+    assert origin.asked == {"list": 1}
+
+
+class Together(MemoryOrigin):
+    """Answers no listing before ``together`` of them are asked for."""
+
+    def __init__(self, files: dict[str, bytes], together: int) -> None:
+        super().__init__(files)
+        self._barrier = threading.Barrier(together)
+
+    def list_dir(self, path: str) -> Iterator[list[Entry]]:
+        pages = list(super().list_dir(path))
+        self._barrier.wait(5)
+        return iter(pages)
+
+
 class Hiding(MemoryOrigin):
     """Does not list ".hidden"."""
 
@@ -63,12 +123,12 @@ class Hiding(MemoryOrigin):
 async def test_a_name_that_listings_hide_is_there_for_who_knows_it(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    origin = Hiding({"run/.hidden/file": b"xyz", "run/file": b"x", "other/file": b"x"})
+    origin = Hiding({"run/.hidden/a.pt": b"xyz", "run/a.pt": b"x", "other/a.pt": b"x"})
     names = tree(nursery, root=origin)
     for _ in range(3):
-        assert set((await names.list_dir("run")).entries) == {"file"}
+        assert set((await names.list_dir("run")).entries) == {"a.pt"}
         assert (await names.lookup("run", ".hidden")).entry.is_dir
-        assert (await names.lookup("run/.hidden", "file")).entry.size == 3
+        assert (await names.lookup("run/.hidden", "a.pt")).entry.size == 3
         for directory, name in (("run", ".other"), ("other", ".hidden")):
             with pytest.raises(NotFound):
                 await names.lookup(directory, name)
@@ -81,9 +141,9 @@ async def test_a_huge_directory_is_not_listed_for_one_name(
 ) -> None:
     origin = MemoryOrigin(files(10_000))
     names = tree(nursery, root=origin)
-    assert (await names.lookup("", "f09999")).entry.size == 1
+    assert (await names.lookup("", "f09999.pt")).entry.size == 1
     assert origin.asked == {"list": 2, "stat": 1}
-    await names.lookup("", "f09999")
+    await names.lookup("", "f09999.pt")
     with pytest.raises(NotFound):
         await names.lookup("", "missing")
     with pytest.raises(NotFound):
@@ -121,11 +181,11 @@ async def test_a_new_file_is_seen_within_the_negative_ttl(
 async def test_many_who_ask_at_once_cost_one_request(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    origin = MemoryOrigin({"a/b": b"1"})
+    origin = MemoryOrigin({"a/b.pt": b"1"})
     names = tree(nursery, root=origin)
     async with trio.open_nursery() as askers:
         for _ in range(50):
-            askers.start_soon(names.lookup, "a", "b")
+            askers.start_soon(names.lookup, "a", "b.pt")
     assert origin.asked == {"list": 1}
 
 
@@ -197,6 +257,57 @@ async def test_an_origin_that_stumbles_is_asked_again(
     origin.failures = [OriginUnavailable("busy"), OriginUnavailable("busy", retry_after=3)]
     names = tree(nursery, root=origin)
     assert (await names.lookup("", "a")).entry.size == 1
+
+
+async def test_what_was_asked_before_something_proved_wrong_is_neither_kept_nor_joined(
+    nursery: trio.Nursery,
+) -> None:
+    origin = Slow({"run/file.pt": b"x"})
+    names = tree(nursery, root=origin)
+    async with trio.open_nursery() as askers:
+        askers.start_soon(names.lookup, "run", "file.pt")
+        await trio.to_thread.run_sync(origin.asked_first.wait)
+        origin.replace("run/file.pt", b"xy")
+        names.forget("run/file.pt")
+        with trio.fail_after(5):
+            assert (await names.lookup("run", "file.pt")).entry.size == 2
+        origin.answers_first.set()
+    assert (await names.lookup("run", "file.pt")).entry.size == 2
+    assert origin.asked == {"list": 2}
+
+
+class Slow(MemoryOrigin):
+    """The first listing is as things were when it was asked for, and comes when it may."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(files)
+        self.asked_first, self.answers_first = threading.Event(), threading.Event()
+
+    def list_dir(self, path: str) -> Iterator[list[Entry]]:
+        pages = list(super().list_dir(path))
+        if not self.asked_first.is_set():
+            self.asked_first.set()
+            self.answers_first.wait(10)
+        return iter(pages)
+
+
+async def test_those_who_queue_behind_a_failure_do_not_wait_as_long_again(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    origin = MemoryOrigin({"run/file.pt": b"x"})
+    origin.failures = [OriginUnavailable("down")] * 1000
+    names = tree(nursery, root=origin)
+    began = trio.current_time()
+    with pytest.raises(OriginUnavailable):
+        await names.lookup("run", "file.pt")
+    first = trio.current_time() - began
+    for _ in range(10):
+        with pytest.raises(OriginUnavailable):
+            await names.lookup("run", "file.pt")
+    assert trio.current_time() - began == first
+    origin.failures.clear()
+    await trio.sleep(SETTLED_SECONDS)
+    assert (await names.lookup("run", "file.pt")).entry.size == 1
 
 
 def many_directories(directories: int, each: int) -> dict[str, bytes]:

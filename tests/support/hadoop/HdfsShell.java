@@ -25,8 +25,10 @@ import org.apache.hadoop.fs.FsShell;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.HdfsConfiguration;
+import org.apache.hadoop.hdfs.client.HdfsDataInputStream;
 import org.apache.hadoop.hdfs.client.HdfsDataOutputStream;
 import org.apache.hadoop.hdfs.protocol.HdfsConstants;
+import org.apache.hadoop.hdfs.protocol.LocatedBlock;
 import org.apache.hadoop.hdfs.tools.DFSAdmin;
 import org.apache.hadoop.hdfs.tools.DFSHAAdmin;
 import org.apache.hadoop.hdfs.tools.ECAdmin;
@@ -120,6 +122,8 @@ public final class HdfsShell {
         return "";
       case "hosts":
         return hosts(path(words.get(1)));
+      case "blocks":
+        return blocks(path(words.get(1)));
       default:
         return tool(words);
     }
@@ -176,6 +180,16 @@ public final class HdfsShell {
     StringBuilder lines = new StringBuilder();
     for (BlockLocation block : files().getFileBlockLocations(status, 0, status.getLen())) {
       lines.append(String.join(" ", block.getNames())).append('\n');
+    }
+    return lines.toString();
+  }
+
+  private String blocks(Path path) throws IOException {
+    StringBuilder lines = new StringBuilder();
+    try (HdfsDataInputStream file = (HdfsDataInputStream) files().open(path)) {
+      for (LocatedBlock block : file.getAllBlocks()) {
+        lines.append(block.getBlock().getBlockName()).append('\n');
+      }
     }
     return lines.toString();
   }

@@ -163,10 +163,11 @@ class HdfsCluster:
         """Where a DataNode serves blocks."""
         return self._addresses[number], self._datanode_ports[number][0]
 
-    def block_files(self, number: int) -> set[Path]:
-        """The files in which that DataNode keeps the bytes of blocks."""
+    def block_files(self, number: int, path: str) -> set[Path]:
+        """The files in which that DataNode keeps the bytes of ``path``: whole blocks, not coded units."""
+        names = set(self.shell("blocks", path).splitlines())
         found = (self._directory / f"datanode-{number}" / "data").rglob("blk_*")
-        return {path for path in found if path.suffix != ".meta"}
+        return {file for file in found if file.name in names}
 
     def __enter__(self) -> HdfsCluster:
         try:
