@@ -50,7 +50,8 @@ LEFT = 75
 GOOD_LIFE = 10.0
 # After some in a row that do not, there is a pause (seconds), each twice as long as the one before.
 UNPAUSED, PAUSE, LONGEST_PAUSE = 5, 0.1, 1.0
-# So many bad lives in a row, and of those that never got ready, are one too many.
+# So many bad lives in a row are one too many, and so many that ended by themselves before they were ready.
+# Who was killed (kill -9, no memory) says nothing of whether the next can begin.
 BAD_LIVES, FALSE_STARTS = 60, 8
 # A daemon that is to follow another has so long to stand by (seconds).
 STANDBY_SECONDS = 30.0
@@ -194,7 +195,8 @@ class Keeper:
             return True
         is_bad = _age(daemon) < GOOD_LIFE
         self._bad_lives = self._bad_lives + 1 if is_bad else 0
-        self._false_starts = 0 if daemon.is_ready else self._false_starts + 1
+        if code != -signal.SIGKILL:
+            self._false_starts = 0 if daemon.is_ready else self._false_starts + 1
         if self._bad_lives < BAD_LIVES and self._false_starts < FALSE_STARTS:
             return True
         log.error("the daemon %s, like those before: the mount is given up", how_it_ended(code))

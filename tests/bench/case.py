@@ -7,7 +7,9 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from fusestripe.units import GIB
 from tests.bench.lab import Lab
+from tests.bench.memory import claim_memory
 from tests.bench.result import Result, Side, Unit
 
 __all__ = ["Case", "Options", "Tell", "take_turns"]
@@ -16,6 +18,9 @@ Tell: TypeAlias = Callable[[str], None]
 """Called with what is being done now, for people who wait."""
 
 T = TypeVar("T")
+
+# What a measure needs of memory that it has not had before: pages of the files it reads, and of caches.
+CLAIMED = 3 * GIB
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -56,13 +61,14 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def take_turns(
-    measures: Mapping[str, Callable[[], float]], rounds: int, tell: Tell, unit: Unit = "B/s"
+    measures: Mapping[str, Callable[[], float]], options: Options, tell: Tell, unit: Unit = "B/s"
 ) -> dict[str, Side]:
     """Each measure once a round, and each round begins with another, so that none has the best place."""
     found: dict[str, list[float]] = {name: [] for name in measures}
-    for number in range(rounds):
+    for number in range(options.rounds):
         for name in _rotated(list(measures), number):
-            tell(f"round {number + 1} of {rounds}: {name}")
+            tell(f"round {number + 1} of {options.rounds}: {name}")
+            claim_memory(options.pick(CLAIMED, 0))
             found[name].append(measures[name]())
     return {name: Side(name, tuple(values), unit) for name, values in found.items()}
 

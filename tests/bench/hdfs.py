@@ -86,7 +86,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         measures = {"mount": mount, "hdfs-native": sequential}
         if options.peers:
             measures["rclone"] = rclone
-        sides = take_turns(measures, options.rounds, tell)
+        sides = take_turns(measures, options, tell)
     ours = sides["mount"]
     figures = [
         Figure("mount / the DataNodes' links", ours.median / (DATANODES * RATE), options.pick(0.9, 0.2)),

@@ -31,7 +31,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         def again() -> float:
             return entries / ls(mounted.path / DIRECTORY, entries)
 
-        sides = take_turns({"mount": again}, options.rounds, tell, "1/s")
+        sides = take_turns({"mount": again}, options, tell, "1/s")
     return Result(
         case=LISTING.name,
         title=f"ls -l of {entries:,} entries, warm",

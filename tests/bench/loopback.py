@@ -49,7 +49,7 @@ def run_cold(lab: Lab, options: Options, tell: Tell) -> Result:
     others = OTHERS if options.peers else ()
     measures: dict[str, Callable[[], float]] = {OURS: ours, BARE: bare}
     measures |= {kind.name: partial(through, kind) for kind in others}
-    sides = take_turns(measures, options.rounds, tell)
+    sides = take_turns(measures, options, tell)
     used = {name: Side(f"{name}, processor a GB", tuple(values), "s") for name, values in cpu.items()}
     return Result(
         case=COLD.name,

@@ -56,9 +56,9 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
     with whole(lab, write, tell) as files:
         meter = CpuMeter(files.mount)
         files.heat()
-        sides = _measure(files, ways, HOT, meter, options.rounds, tell)
+        sides = _measure(files, ways, HOT, meter, options, tell)
         if drop_page_cache():
-            sides |= _measure(files, ways, DROPPED, meter, options.rounds, tell)
+            sides |= _measure(files, ways, DROPPED, meter, options, tell)
         else:
             notes.append(f"{DROPPED}: not measured, the page cache may not be dropped here")
         notes.extend(files.notes())
@@ -90,7 +90,7 @@ def _measure(
     ways: dict[str, Callable[[Path, int], float]],
     state: str,
     meter: CpuMeter,
-    rounds: int,
+    options: Options,
     tell: Tell,
 ) -> dict[str, Side]:
     def through_mount(read: Callable[[Path, int], float]) -> float:
@@ -111,7 +111,7 @@ def _measure(
             _name(MOUNT, way, state): partial(through_mount, read),
             _name(PLAIN, way, state): partial(plain, read),
         }
-        sides |= take_turns(measures, rounds, tell)
+        sides |= take_turns(measures, options, tell)
     return sides
 
 

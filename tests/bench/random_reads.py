@@ -47,7 +47,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
             for jobs in WANTED
             for where, path in (("mount", files.shown), ("plain file", files.plain))
         }
-        sides = take_turns(measures, options.rounds, tell, "1/s")
+        sides = take_turns(measures, options, tell, "1/s")
         notes = files.notes()
     return Result(
         case=RANDOM.name,

@@ -53,7 +53,7 @@ def run_interleaved(lab: Lab, options: Options, tell: Tell) -> Result:
         one, many = f"one reader, {origin.name}", f"{THREADS} threads, {origin.name}"
         with Proxy(lab.server.endpoint, rate=origin.rate, delay=origin.delay) as proxy:
             measures = {many: partial(measure, proxy, THREADS), one: partial(measure, proxy, 1)}
-            sides |= take_turns(measures, options.rounds, tell)
+            sides |= take_turns(measures, options, tell)
         name = f"{THREADS} threads / one, {origin.name}"
         figures.append(faster(sides[many], sides[one], options.pick(0.9, 0.2), name))
     return Result(
@@ -82,7 +82,7 @@ def run_sixteen(lab: Lab, options: Options, tell: Tell) -> Result:
 
         one, many = "one process", f"{PROCESSES} processes, all together"
         measures = {many: partial(measure, PROCESSES), one: partial(measure, 1)}
-        sides = take_turns(measures, options.rounds, tell)
+        sides = take_turns(measures, options, tell)
     return Result(
         case=SIXTEEN.name,
         title=f"{format_size(size)} over loopback, {PROCESSES} processes at once, cold",

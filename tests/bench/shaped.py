@@ -41,7 +41,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         def plain() -> float:
             return part / fetch_whole(lab.server.store(BUCKET, proxy.endpoint), key, part)
 
-        sides = take_turns({"mount": mount, "bare client": bare, "one stream": plain}, options.rounds, tell)
+        sides = take_turns({"mount": mount, "bare client": bare, "one stream": plain}, options, tell)
     return Result(
         case=SHAPED.name,
         title=f"12.5 MB/s a connection, 20 ms to the first byte, {COUNT} stripes in flight, cold",

@@ -47,7 +47,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
             proxy.set_faults(faults)
             return read()
 
-        sides = take_turns({CLEAN: clean, STALLING: stalling}, options.rounds, tell, "s")
+        sides = take_turns({CLEAN: clean, STALLING: stalling}, options, tell, "s")
     return Result(
         case=STALLS.name,
         title=f"every {EVERY}th answer stalls for {SECONDS} s, before its head or within its body, cold",

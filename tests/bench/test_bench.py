@@ -20,7 +20,7 @@ from fusestripe.kernel.mounting import Mount, mounts
 from fusestripe.units import MIB
 from tests.bench.__main__ import CASES
 from tests.bench.bare import Task, start_fetch
-from tests.bench.case import take_turns
+from tests.bench.case import Options, take_turns
 from tests.bench.flow import Window, watch
 from tests.bench.lab import BUCKET
 from tests.bench.result import Figure, Result, Side, best_of, faster, slowness, times
@@ -121,7 +121,9 @@ def test_sides_take_turns_and_the_first_place() -> None:
         order.append(name)
         return float(len(order))
 
-    sides = take_turns({name: partial(measure, name) for name in "abc"}, 3, lambda text: None)
+    sides = take_turns(
+        {name: partial(measure, name) for name in "abc"}, Options(rounds=3, short=True), lambda text: None
+    )
     assert "".join(order) == "abcbcacab"
     assert sides["b"].rounds == (2, 4, 9)
 

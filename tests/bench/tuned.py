@@ -49,7 +49,7 @@ class Reading(msgspec.Struct, frozen=True):
     size: int
     window: Window
     counts: tuple[int, ...]
-    rounds: int
+    options: Options
 
 
 def run(lab: Lab, options: Options, tell: Tell) -> Result:
@@ -61,7 +61,7 @@ def run(lab: Lab, options: Options, tell: Tell) -> Result:
         size=size,
         window=options.pick(Window(3.0, 9.0), Window(0.3, 1.0)),
         counts=options.pick(COUNTS, COUNTS[:2]),
-        rounds=options.rounds,
+        options=options,
     )
     sides, figures = _measure(lab, reading, FIRST, _bare, "bare client", options.pick(0.95, 0.2), tell)
     for shape in options.pick(OTHERS, OTHERS[-1:]):
@@ -103,7 +103,7 @@ def _measure(
                 ours: partial(_mount, lab, proxy, reading, FOUND),
                 theirs: partial(fixed, lab, proxy, reading, best),
             },
-            reading.rounds,
+            reading.options,
             tell,
         )
     others = [

@@ -86,10 +86,10 @@ def _measure(
         for kind in kinds:
             tell(f"filling the cache of {kind.name}")
             filled.append(_fill(lab, kind, stack.enter_context(lab.scratch()), stored))
-        sides = _measure_hot(lab, filled, size, options.rounds, tell)
+        sides = _measure_hot(lab, filled, size, options, tell)
         may_drop = drop_page_cache()
         if may_drop:
-            sides |= _measure_dropped(lab, filled, size, options.rounds, tell)
+            sides |= _measure_dropped(lab, filled, size, options, tell)
     notes = () if may_drop else (f"{DROPPED}: not measured, the page cache may not be dropped here",)
     return sides, f"{format_size(size)} from a full cache, mounted anew", notes
 
@@ -101,7 +101,9 @@ def _fill(lab: Lab, kind: type[Mount], directory: Path, stored: StoredObject) ->
         return _Filled(kind, directory, path.name)
 
 
-def _measure_hot(lab: Lab, filled: Sequence[_Filled], size: int, rounds: int, tell: Tell) -> dict[str, Side]:
+def _measure_hot(
+    lab: Lab, filled: Sequence[_Filled], size: int, options: Options, tell: Tell
+) -> dict[str, Side]:
     again: dict[str, list[float]] = {_name(each.kind, AGAIN): [] for each in filled}
 
     def hot(each: _Filled) -> float:
@@ -111,19 +113,19 @@ def _measure_hot(lab: Lab, filled: Sequence[_Filled], size: int, rounds: int, te
             again[_name(each.kind, AGAIN)].append(size / dd(mounted.path / each.name, size))
         return rate
 
-    sides = take_turns({_name(each.kind, HOT): partial(hot, each) for each in filled}, rounds, tell)
+    sides = take_turns({_name(each.kind, HOT): partial(hot, each) for each in filled}, options, tell)
     return sides | {name: Side(name, tuple(rates)) for name, rates in again.items()}
 
 
 def _measure_dropped(
-    lab: Lab, filled: Sequence[_Filled], size: int, rounds: int, tell: Tell
+    lab: Lab, filled: Sequence[_Filled], size: int, options: Options, tell: Tell
 ) -> dict[str, Side]:
     def dropped(each: _Filled) -> float:
         with each.kind(lab.server.endpoint, each.directory) as mounted:
             drop_page_cache()
             return size / dd(mounted.path / each.name, size)
 
-    return take_turns({_name(each.kind, DROPPED): partial(dropped, each) for each in filled}, rounds, tell)
+    return take_turns({_name(each.kind, DROPPED): partial(dropped, each) for each in filled}, options, tell)
 
 
 def _name(kind: type[Mount], state: str) -> str:

@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from fusestripe.api import prefetch
+from fusestripe.keeper import FALSE_STARTS
 from fusestripe.kernel.mounting import detach, find_mount
 from fusestripe.launch import DAEMON, stop
 from fusestripe.prefetcher import Report
@@ -100,6 +101,19 @@ def test_dd_survives_many_kills(store: MountedStore) -> None:
         assert process.returncode == 0
         assert digest.digest() == hashlib.sha256(DATA).digest()
         until(lambda: mount.status()["open_files"] == 0)
+
+
+def test_daemons_killed_before_they_are_ready_cost_no_mount(store: MountedStore) -> None:
+    """Who kills them is outside: it says nothing of whether the next one can begin."""
+    store.put("file", DATA)
+    with kept(store) as mount:
+        keeper = psutil.Process(mount.keeper)
+        for _ in range(FALSE_STARTS + 2):
+            until(lambda: len(keeper.children()) == 1)
+            (daemon,) = keeper.children()
+            daemon.kill()
+            daemon.wait(20)
+        assert (mount.path / "file").read_bytes() == DATA
 
 
 OLD_KERNEL = (sys.executable, "-m", "tests.support.old_kernel_daemon")
@@ -361,7 +375,7 @@ def test_a_daemon_goes_on_without_its_keeper(store: MountedStore) -> None:
         until(lambda: is_gone(mount.pid))
 
 
-def test_daemons_that_all_die_are_given_up(store: MountedStore) -> None:
+def test_daemons_that_all_fail_are_given_up(store: MountedStore) -> None:
     """Whoever reads gets an error then, and no reader waits for ever."""
     store.put("file", DATA)
     with store.mount(complaints=True, keeper="yes", cache="away") as mount:
@@ -375,7 +389,7 @@ def test_daemons_that_all_die_are_given_up(store: MountedStore) -> None:
                 assert time.monotonic() < deadline
                 with suppress(psutil.Error):
                     for daemon in keeper.children():
-                        daemon.kill()
+                        daemon.send_signal(signal.SIGUSR1)  # no handler: they die of it
             reader.wait(20)
         assert any("is given up" in line for line in mount.complaints())
         with pytest.raises(OSError, match="not connected"):
