@@ -1,12 +1,13 @@
-"""Whether a reader that waits should be let go: FUSE_INTERRUPT says that a signal came, and not which."""
+"""Whether somebody who waits should be let go: FUSE_INTERRUPT says that a signal came, and not which."""
 
 from __future__ import annotations
 
 import os
 import platform
 import signal
+from collections.abc import Callable
 
-__all__ = ["ends_reader", "is_fatal", "sees_readers"]
+__all__ = ["ends_caller", "ends_reader", "is_fatal", "sees_readers"]
 
 # What a person or a scheduler ends a program with. Let go even where the program handles them: a Python
 # program waits for its read before it raises KeyboardInterrupt.
@@ -32,27 +33,35 @@ _READS = {
 
 
 def ends_reader(thread: int) -> bool:
-    """Whether a signal that ends it waits for ``thread``.
+    """Whether a signal that ends it waits for ``thread``, which reads a file, or looks at a page of it.
 
     One that is gone is not ended: what it asked for may be another's of its process (io_submit(2)).
 
     A thread of another pid namespace has number 0 here: nothing can be known of it, and it is not ended. The
     same holds for another user's where /proc is mounted with hidepid.
     """
-    if thread == 0:
-        return False
-    try:
-        with open(f"/proc/{thread}/status", encoding="ascii", errors="replace") as file:
-            status = file.read()
-            return is_fatal(status, may_return=_is_reading(thread))
-    except OSError:
-        return False
+    return _is_ended(thread, _is_reading)
+
+
+def ends_caller(thread: int) -> bool:
+    """The same where it waits for a name or a directory: any system call that asks for one returns EINTR."""
+    return _is_ended(thread, lambda _: True)
 
 
 def sees_readers() -> bool:
     """Whether /proc is that of this process's own pid namespace, which the kernel's numbers are of."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _is_ended(thread: int, may_return: Callable[[int], bool]) -> bool:
+    if thread == 0:
+        return False
+    try:
+        with open(f"/proc/{thread}/status", encoding="ascii", errors="replace") as file:
+            return is_fatal(file.read(), may_return=may_return(thread))
     except OSError:
         return False
 

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import stat
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Concatenate, TypeVar, cast
 
@@ -21,7 +21,9 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FileNameT, FlagT, FU
 from typing_extensions import ParamSpec
 
 from fusestripe.errors import FusestripeError, NotFound, VersionChanged, errno_of
+from fusestripe.kernel.interrupts import ends_caller
 from fusestripe.kernel.journal import Journal, Past
+from fusestripe.kernel.waiting import Waiting
 from fusestripe.namespace.cursor import Cursor
 from fusestripe.namespace.inodes import DIRECTORY, InodeTable, Node
 from fusestripe.namespace.ownership import Ownership
@@ -70,7 +72,8 @@ class Operations(pyfuse3.Operations):
     ``offer`` is told the inode of a file that is whole and checked, and a descriptor of its data, when the
     file is about to be opened. ``journal`` has what the next daemon could not derive, if there is to be one:
     the directories that the kernel knows, and the files that it looked up last. Of others the kernel's next
-    question is answered ESTALE then, and it looks the path up again (fs/namei.c).
+    question is answered ESTALE then, and it looks the path up again (fs/namei.c). Who waits for a name or
+    a directory is among those ``waiting``.
     """
 
     supports_dot_lookup = False
@@ -82,6 +85,7 @@ class Operations(pyfuse3.Operations):
         tree: Tree,
         reader: Reader,
         ownership: Ownership,
+        waiting: Waiting,
         offer: Callable[[int, int], None] | None,
         journal: Journal | None,
         started_ns: int,
@@ -92,6 +96,7 @@ class Operations(pyfuse3.Operations):
         self._tree = tree
         self._reader = reader
         self._ownership = ownership
+        self._waiting = waiting
         self._started_ns = started_ns
         self._inodes = InodeTable()
         # Inodes of which the origin has another version by now, and whose name was not looked up since.
@@ -146,7 +151,7 @@ class Operations(pyfuse3.Operations):
         if len(name) > NAME_MAX:
             raise FUSEError(errno.ENAMETOOLONG)
         try:
-            found = await self._tree.lookup(parent.path, os.fsdecode(name))
+            found = await self._for(ctx, self._tree.lookup(parent.path, os.fsdecode(name)))
         except NotFound:
             return self._no_entry(parent, os.fsdecode(name))
         node = self._inodes.find(found.path, found.entry)
@@ -184,7 +189,8 @@ class Operations(pyfuse3.Operations):
     @answered
     async def opendir(self, inode: InodeT, ctx: pyfuse3.RequestContext) -> FileHandleT:
         """A handle on the listing as it is now."""
-        return self._new_handle(self._directories, await self._cursor(self._node(inode).path))
+        cursor = await self._for(ctx, self._cursor(self._node(inode).path))
+        return self._new_handle(self._directories, cursor)
 
     @answered
     async def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -269,6 +275,12 @@ class Operations(pyfuse3.Operations):
             await self._reader.close(handle)
 
     # What the methods above share.
+
+    async def _for(self, ctx: pyfuse3.RequestContext, answer: Awaitable[T]) -> T:
+        """What comes of ``answer``; EINTR where a signal ends who waits for it."""
+        with self._waiting.of(ctx.pid, ends_caller):
+            return await answer
+        raise FUSEError(errno.EINTR)
 
     def _node(self, inode: InodeT) -> Node:
         try:

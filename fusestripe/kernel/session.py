@@ -28,6 +28,7 @@ from fusestripe.kernel.passthrough import Passthrough
 from fusestripe.kernel.reads import Reads
 from fusestripe.kernel.support import channel_refusal, passthrough_refusal
 from fusestripe.kernel.unanswered import Unanswered, read_unanswered
+from fusestripe.kernel.waiting import Waiting
 from fusestripe.reader import Reader
 from fusestripe.units import ObjectVersion
 
@@ -60,7 +61,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 Offer = Callable[[int, int], None]
-Build = Callable[["Offer | None", "Journal | None", int], Operations]
+Build = Callable[[Waiting, "Offer | None", "Journal | None", int], Operations]
 """Makes the operations (see there); the number is the time that directories show, in ns since the epoch."""
 
 
@@ -93,7 +94,7 @@ async def mount_session(
             mend="leave -o channel=no away, on Linux 6.5 or newer",
         )
     if no_channel:
-        operations = build(None, None, started_ns)
+        operations = build(_watched(nursery), None, None, started_ns)
         with _plain(mountpoint, options, operations) as device:
             yield Session(
                 operations,
@@ -184,7 +185,8 @@ async def _channelled(
         channel = Channel(place.device, end, place.noted)
         passthrough = Passthrough(place.device, no_passthrough)
         offer = None if no_passthrough else passthrough.offer
-        operations = build(offer, place.journal, place.started_ns)
+        waiting = _watched(nursery)
+        operations = build(waiting, offer, place.journal, place.started_ns)
         past = place.past
         if past is not None:
             await operations.restore(past)
@@ -201,7 +203,7 @@ async def _channelled(
             opened_as=operations.opened_as,
             drop=drop,
         )
-        reads = Reads(channel, reader, operations.handle_of, operations.read_handle, nursery)
+        reads = Reads(channel, reader, operations.handle_of, operations.read_handle, waiting, nursery)
         _init(operations, channel.give_far_end(), set(pyfuse3.default_options))
         stack.callback(channel.close)
         stack.push(place.leave)
@@ -210,8 +212,6 @@ async def _channelled(
         stack.callback(reads.close)
         stack.callback(pyfuse3.close, unmount=False)
         channel.start(reads, opens, b"" if past is None else past.init, place.left)
-        if sees_readers():
-            nursery.start_soon(reads.watch)
 
         async def serve() -> None:
             place.has_served = True
@@ -225,6 +225,14 @@ async def _channelled(
             passthrough=lambda: passthrough.why_not,
             passed_through=lambda: operations.versions_at(passthrough.inodes()),
         )
+
+
+def _watched(nursery: trio.Nursery) -> Waiting:
+    """Those who wait, looked after where that can be."""
+    waiting = Waiting()
+    if sees_readers():
+        nursery.start_soon(waiting.watch)
+    return waiting
 
 
 def _init(operations: Operations, where: str, options: set[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fusestripe.kernel.interrupts import ends_reader, is_fatal
+from fusestripe.kernel.interrupts import ends_caller, ends_reader, is_fatal
 from tests.support.mounted import until
 
 
@@ -90,3 +90,23 @@ def test_where_proc_is_hidden_a_process_that_lives_is_left_alone(monkeypatch: py
 
 def test_a_thread_that_cannot_be_seen_is_left_alone() -> None:
     assert not ends_reader(0)
+
+
+@pytest.mark.parametrize(("number", "handled"), [(signal.SIGTERM, True), (signal.SIGUSR1, False)])
+def test_who_waits_for_a_name_may_always_return(number: int, handled: bool) -> None:
+    """Where a thread that reads is asked which system call it is in, this one is not."""
+    code = (
+        f"import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, [{number:d}]); "
+        f"signal.signal({number:d}, lambda *_: None); print(flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        text = Path(f"/proc/{process.pid}/status").read_text
+        until(lambda: f"ShdPnd:\t{1 << number - 1:016x}" in text())
+        unblocked = "\n".join(line for line in text().splitlines() if not line.startswith("SigBlk"))
+        assert is_fatal(unblocked) is handled
+        assert not is_fatal(unblocked, may_return=False)
+        assert not ends_caller(process.pid)  # blocked: it stays where it is
+        process.kill()

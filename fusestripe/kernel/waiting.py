@@ -1,0 +1,63 @@
+"""Who waits for an answer, and is let go once a signal ends them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import trio
+
+__all__ = ["Waiting"]
+
+# How often somebody who waits is looked at for a signal that ends them (seconds).
+LOOK = 0.2
+
+
+class Waiting:
+    """Those who wait, each for a block of its own. What is fetched for them goes on without them.
+
+    FUSE_INTERRUPT alone would not do: the kernel sends none for read-ahead and for O_DIRECT, for others it
+    tells of the first signal only, and pyfuse3 hears of none.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: set[_Waiter] = set()
+        self._someone_waits = trio.Event()
+
+    @contextmanager
+    def of(self, thread: int, is_ended: Callable[[int], bool]) -> Iterator[trio.CancelScope]:
+        """A scope that is cancelled once ``is_ended`` says so of ``thread``, who waits for the block."""
+        waiter = _Waiter(thread, is_ended)
+        self._waiters.add(waiter)
+        self._someone_waits.set()
+        try:
+            with waiter.scope:
+                yield waiter.scope
+        finally:
+            self._waiters.remove(waiter)
+
+    async def watch(self) -> NoReturn:
+        """Let those go that a signal ends."""
+        while True:
+            if not self._waiters:
+                self._someone_waits = trio.Event()
+                await self._someone_waits.wait()
+            await trio.sleep(LOOK)
+            before = time.monotonic() - LOOK
+            waiting = [one for one in self._waiters if one.since < before]
+            ended = {who for who in {(one.thread, one.is_ended) for one in waiting} if who[1](who[0])}
+            for one in waiting:
+                if (one.thread, one.is_ended) in ended:
+                    one.scope.cancel()
+
+
+class _Waiter:
+    __slots__ = ("is_ended", "scope", "since", "thread")
+
+    def __init__(self, thread: int, is_ended: Callable[[int], bool]) -> None:
+        self.thread = thread
+        self.is_ended = is_ended
+        self.scope = trio.CancelScope()
+        self.since = time.monotonic()
