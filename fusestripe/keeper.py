@@ -53,6 +53,9 @@ UNPAUSED, PAUSE, LONGEST_PAUSE = 5, 0.1, 1.0
 # So many bad lives in a row are one too many, and so many that ended by themselves before they were ready.
 # Who was killed (kill -9, no memory) says nothing of whether the next can begin.
 BAD_LIVES, FALSE_STARTS = 60, 8
+# A daemon that says nothing for so long hangs (seconds): ten times what a slow disk or a busy machine takes.
+# A service manager may have another opinion (WATCHDOG_USEC).
+PATIENCE = 120.0
 # A daemon that is to follow another has so long to stand by (seconds).
 STANDBY_SECONDS = 30.0
 # Of one message, whoever sends it: bytes, and descriptors that come with them.
@@ -119,11 +122,11 @@ class Keeper:
     from the start, and who gave them is told of what comes in their place.
 
     Invariant: of two daemons only one has the kept descriptors, and the other gets them when that has ended.
-    ``patience``: seconds after which a daemon that says nothing is killed (0: never), and ``manager`` is the
-    socket of the service manager that set it (sd_notify(3)), "" where there is none.
+    ``patience``: seconds after which a daemon that says nothing is killed, for another to take over.
+    ``manager`` is the socket of the service manager (sd_notify(3)), "" where there is none.
     """
 
-    def __init__(self, order: dict[str, Any], *, patience: float = 0.0, manager: str = "") -> None:
+    def __init__(self, order: dict[str, Any], *, patience: float, manager: str = "") -> None:
         self._order = order
         self._patience = patience
         self._manager = manager
@@ -206,20 +209,19 @@ class Keeper:
         """Hear what daemons say, and return once there was something, or one has ended."""
         daemons = [one for one in (self._daemon, self._next) if one is not None]
         sources: list[Any] = [*(one.socket for one in daemons), *(one.end for one in daemons)]
-        looks = [self._patience / 4] * bool(self._patience) + [STANDBY_SECONDS / 4] * bool(self._next)
-        readable, _, _ = select.select(sources, [], [], min(looks, default=None))
+        look = self._patience / 4 if self._next is None else min(self._patience, STANDBY_SECONDS) / 4
+        readable, _, _ = select.select(sources, [], [], look)
         for daemon in daemons:
             if daemon.socket in readable and not self._hear(daemon):
                 select.select([daemon.end], [], [])  # it has closed its end, and so it ends
-        if self._patience and time.monotonic() - self._daemon.heard > self._patience:
+        if time.monotonic() - self._daemon.heard > self._patience:
             log.error("the daemon has said nothing for %g s: killed", self._patience)
             self._daemon.heard = time.monotonic()
             self._daemon.process.kill()
         following = self._next
         if following is not None and not following.stands_by and _age(following) > STANDBY_SECONDS:
             following.process.kill()
-        if self._patience:
-            self._tell_manager("WATCHDOG=1")
+        self._tell_manager("WATCHDOG=1")
 
     def _drain(self, daemon: _Daemon) -> None:
         """What it had sent before it ended counts."""
@@ -318,8 +320,8 @@ def main() -> int:
     logging.basicConfig(handlers=[line_handler()])
     order = json.loads(sys.stdin.buffer.read())
     manager = os.environ.pop(MANAGER, "")
-    patience = int(os.environ.pop("WATCHDOG_USEC", "0")) / 1e6 if manager else 0.0
-    return Keeper(order, patience=patience, manager=manager).run()
+    watchdog = int(os.environ.pop("WATCHDOG_USEC", "0")) / 1e6 if manager else 0.0
+    return Keeper(order, patience=watchdog or PATIENCE, manager=manager).run()
 
 
 if __name__ == "__main__":
