@@ -24,7 +24,8 @@ from fusestripe.origins.registry import FACTORIES
 from fusestripe.planning import Plan
 from fusestripe.prefetcher import Pin, Report, outermost
 from fusestripe.selection import Choice, Wanted
-from fusestripe.telemetry.control import DaemonGone, request, socket_of
+from fusestripe.telemetry.client import DaemonGone, request
+from fusestripe.telemetry.rundir import socket_of
 from fusestripe.telling import with_paths
 
 __all__ = ["Choice", "PrefetchError", "Report", "bring", "mount", "pin_of", "plans", "prefetch", "ranks_of"]

@@ -24,8 +24,9 @@ from fusestripe.kernel.read_ahead import raise_read_ahead
 from fusestripe.kernel.session import Session, mount_session
 from fusestripe.launch import Order, discard_log, log_path, options_of, read_order, report
 from fusestripe.namespace.ownership import Ownership
-from fusestripe.telemetry.control import serve, socket_path
+from fusestripe.telemetry.control import serve
 from fusestripe.telemetry.logs import set_up_logs
+from fusestripe.telemetry.rundir import socket_path
 from fusestripe.telemetry.service import ControlService
 from fusestripe.telemetry.status import Feature
 

@@ -28,7 +28,8 @@ from fusestripe.kernel import mounting
 from fusestripe.kernel.within import within
 from fusestripe.launch import DAEMON, KEEPER, launch, stop
 from fusestripe.origins.registry import FACTORIES
-from fusestripe.telemetry.control import RUNTIME_VARIABLE, daemon_pid, runtime_dir, socket_path
+from fusestripe.telemetry.client import daemon_pid
+from fusestripe.telemetry.rundir import RUNTIME_VARIABLE, runtime_dir, socket_path
 
 __all__ = ["Job", "end", "plan", "prefetch_command", "start", "urls_of"]
 

@@ -30,15 +30,8 @@ from fusestripe.kernel import mounting
 from fusestripe.kernel.attach import MountOptions
 from fusestripe.leftovers import alone, is_file, sweep
 from fusestripe.places import check_places
-from fusestripe.telemetry.control import (
-    BETWEEN_SECONDS,
-    LOOK_SECONDS,
-    daemon_pid,
-    log_of,
-    runtime_dir,
-    socket_of,
-    socket_path,
-)
+from fusestripe.telemetry.client import BETWEEN_SECONDS, LOOK_SECONDS, daemon_pid
+from fusestripe.telemetry.rundir import log_of, runtime_dir, socket_of, socket_path
 
 __all__ = [
     "CHILD_ENVIRONMENT",

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 
 from fusestripe.errors import MountError
-from fusestripe.telemetry.control import has_listener, socket_path
+from fusestripe.telemetry.client import has_listener
+from fusestripe.telemetry.rundir import socket_path
 
 __all__ = ["LEFT_SECONDS", "alone", "is_file", "sweep"]
 

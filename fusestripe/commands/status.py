@@ -22,7 +22,8 @@ from fusestripe.kernel import mounting
 from fusestripe.openfiles import FileStatistics
 from fusestripe.peers.members import PeerStatistics
 from fusestripe.stripes.traffic import TrafficStatistics
-from fusestripe.telemetry.control import log_of, request, socket_of
+from fusestripe.telemetry.client import request
+from fusestripe.telemetry.rundir import log_of, socket_of
 from fusestripe.telemetry.status import Feature, Status
 from fusestripe.units import format_size, printable
 

@@ -13,7 +13,8 @@ from fusestripe.commands.options import json_option, print_json
 from fusestripe.config import point_of
 from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
-from fusestripe.telemetry.control import daemon_pid, request, socket_of
+from fusestripe.telemetry.client import daemon_pid, request
+from fusestripe.telemetry.rundir import socket_of
 
 __all__ = ["upgrade"]
 

@@ -26,7 +26,8 @@ from fusestripe.keeper import FALSE_STARTS
 from fusestripe.kernel.mounting import detach, find_mount
 from fusestripe.launch import DAEMON, stop
 from fusestripe.prefetcher import Report
-from fusestripe.telemetry.control import daemon_pid, socket_path
+from fusestripe.telemetry.client import daemon_pid
+from fusestripe.telemetry.rundir import socket_path
 from tests.support.mounted import Mounted, until
 from tests.support.mounted_store import KIB, MIB, MountedStore, content, is_gone
 

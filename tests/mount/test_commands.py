@@ -19,7 +19,7 @@ import pytest
 
 from fusestripe.kernel import mounting
 from fusestripe.launch import stop
-from fusestripe.telemetry.control import socket_path
+from fusestripe.telemetry.rundir import socket_path
 from fusestripe.telemetry.status import Status
 from fusestripe.units import MIB
 from tests.support.mounted import until

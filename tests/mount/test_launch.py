@@ -24,7 +24,8 @@ from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
 from fusestripe.launch import Order, launch, log_path, read_order, stop
 from fusestripe.leftovers import LEFT_SECONDS, sweep
-from fusestripe.telemetry.control import daemon_pid, socket_path
+from fusestripe.telemetry.client import daemon_pid
+from fusestripe.telemetry.rundir import socket_path
 from tests.support.mounted import until
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from fusestripe.kernel.mounting import find_mount
 from fusestripe.launch import stop
-from fusestripe.telemetry.control import request, socket_path
+from fusestripe.telemetry.client import request
+from fusestripe.telemetry.rundir import socket_path
 from fusestripe.units import MIB
 from tests.support.memory_group import MemoryGroup, memory_hierarchy
 

@@ -14,7 +14,8 @@ import pytest
 import fusestripe
 from fusestripe.cache.catalogue import CacheCatalogue
 from fusestripe.kernel.mounting import find_mount
-from fusestripe.telemetry.control import daemon_pid, socket_path
+from fusestripe.telemetry.client import daemon_pid
+from fusestripe.telemetry.rundir import socket_path
 from tests.support.mounted import until
 from tests.support.mounted_store import KIB, MIB, MountedStore, content
 

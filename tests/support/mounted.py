@@ -15,7 +15,8 @@ from fusestripe.config import load
 from fusestripe.errors import MountError
 from fusestripe.kernel.mounting import find_mount
 from fusestripe.launch import DAEMON, launch, log_path, stop
-from fusestripe.telemetry.control import daemon_pid, request, socket_path
+from fusestripe.telemetry.client import daemon_pid, request
+from fusestripe.telemetry.rundir import socket_path
 
 __all__ = ["Mounted", "mounted", "mounted_by", "until"]
 

@@ -14,7 +14,8 @@ import trio
 
 from fusestripe.errors import CredentialsRefused
 from fusestripe.launch import Order, read_order, report
-from fusestripe.telemetry.control import serve, socket_path
+from fusestripe.telemetry.control import serve
+from fusestripe.telemetry.rundir import socket_path
 
 
 class Empty(pyfuse3.Operations):

@@ -18,18 +18,10 @@ import trio
 
 from fusestripe.errors import CacheError, MountError
 from fusestripe.kernel.mounting import FSTYPE, Mount
-from fusestripe.telemetry import control
-from fusestripe.telemetry.control import (
-    Handler,
-    Send,
-    daemon_pid,
-    request,
-    runtime_dir,
-    runtime_dirs_of,
-    serve,
-    socket_of,
-    socket_path,
-)
+from fusestripe.telemetry import control, rundir
+from fusestripe.telemetry.client import daemon_pid, request
+from fusestripe.telemetry.control import Handler, Send, serve
+from fusestripe.telemetry.rundir import runtime_dir, runtime_dirs_of, socket_of, socket_path
 
 
 @contextlib.asynccontextmanager
@@ -327,7 +319,7 @@ def test_the_socket_of_a_mount_that_was_made_in_another_environment(
 ) -> None:
     """As by mount(8) at boot or by cron, and asked for in a session."""
     as_user(monkeypatch)
-    monkeypatch.setattr(control, "runtime_dirs_of", lambda user: [f"{tmp_path}/of-{user}"])
+    monkeypatch.setattr(rundir, "runtime_dirs_of", lambda user: [f"{tmp_path}/of-{user}"])
     (tmp_path / "of-1234").mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     mine = socket_path("/mnt/a")
@@ -345,7 +337,7 @@ def test_another_users_mount_is_asked_where_that_can_be_and_else_named(
     as_user(monkeypatch)
     theirs = socket_path("/mnt/a", {"XDG_RUNTIME_DIR": str(tmp_path)})
     places = {77: [str(tmp_path / "none"), os.path.dirname(theirs)], 0: []}
-    monkeypatch.setattr(control, "runtime_dirs_of", places.__getitem__)
+    monkeypatch.setattr(rundir, "runtime_dirs_of", places.__getitem__)
     with pytest.raises(MountError, match=r"^/mnt/a shows s3://bucket and belongs to user 77; .*: ask as"):
         socket_of(mount_of(77))
     Path(theirs).touch()
