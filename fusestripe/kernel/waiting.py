@@ -11,8 +11,9 @@ import trio
 
 __all__ = ["Waiting"]
 
-# How often somebody who waits is looked at for a signal that ends them (seconds).
-LOOK = 0.2
+# How often those who wait are looked at for a signal that ends them (seconds), and more rarely where they are so
+# many that it would take more than this part of the time.
+LOOK, PART = 0.2, 0.1
 
 
 class Waiting:
@@ -40,17 +41,19 @@ class Waiting:
 
     async def watch(self) -> NoReturn:
         """Let those go that a signal ends."""
+        pause = LOOK
         while True:
             if not self._waiters:
                 self._someone_waits = trio.Event()
                 await self._someone_waits.wait()
-            await trio.sleep(LOOK)
-            before = time.monotonic() - LOOK
-            waiting = [one for one in self._waiters if one.since < before]
+            await trio.sleep(pause)
+            now = time.monotonic()
+            waiting = [one for one in self._waiters if one.since < now - LOOK]
             ended = {who for who in {(one.thread, one.is_ended) for one in waiting} if who[1](who[0])}
             for one in waiting:
                 if (one.thread, one.is_ended) in ended:
                     one.scope.cancel()
+            pause = max(LOOK, (time.monotonic() - now) / PART)
 
 
 class _Waiter:
