@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import trio
 
 __all__ = ["Waiting"]
 
-# How often those who wait are looked at for a signal that ends them (seconds), and more rarely where they are so
-# many that it would take more than this part of the time.
+# How often those who wait are looked at for a signal that ends them (seconds), and more rarely where they are
+# so many that it would take more than this part of the time.
 LOOK, PART = 0.2, 0.1
 
 
@@ -30,7 +30,7 @@ class Waiting:
     @contextmanager
     def of(self, thread: int, is_ended: Callable[[int], bool]) -> Iterator[trio.CancelScope]:
         """A scope that is cancelled once ``is_ended`` says so of ``thread``, who waits for the block."""
-        waiter = _Waiter(thread, is_ended)
+        waiter = _Waiter(_Who(thread, is_ended))
         self._waiters.add(waiter)
         self._someone_waits.set()
         try:
@@ -48,19 +48,23 @@ class Waiting:
                 await self._someone_waits.wait()
             await trio.sleep(pause)
             now = time.monotonic()
-            waiting = [one for one in self._waiters if one.since < now - LOOK]
-            ended = {who for who in {(one.thread, one.is_ended) for one in waiting} if who[1](who[0])}
-            for one in waiting:
-                if (one.thread, one.is_ended) in ended:
+            late = [one for one in self._waiters if one.since < now - LOOK]
+            ended = {who for who in {one.who for one in late} if who.is_ended(who.thread)}
+            for one in late:
+                if one.who in ended:
                     one.scope.cancel()
             pause = max(LOOK, (time.monotonic() - now) / PART)
 
 
-class _Waiter:
-    __slots__ = ("is_ended", "scope", "since", "thread")
+class _Who(NamedTuple):
+    thread: int
+    is_ended: Callable[[int], bool]
 
-    def __init__(self, thread: int, is_ended: Callable[[int], bool]) -> None:
-        self.thread = thread
-        self.is_ended = is_ended
+
+class _Waiter:
+    __slots__ = ("scope", "since", "who")
+
+    def __init__(self, who: _Who) -> None:
+        self.who = who
         self.scope = trio.CancelScope()
         self.since = time.monotonic()
