@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -20,6 +21,14 @@ AT_ONCE = 5.0
 STAT = "os.stat(path + '/file')"
 LIST = "os.listdir(path)"
 OPEN = "open(path + '/file', 'rb')"
+# A signal, what the program does with it, and what the program ends with.
+ENDS = (
+    (signal.SIGKILL, "default", -signal.SIGKILL),
+    (signal.SIGTERM, "default", -signal.SIGTERM),
+    (signal.SIGINT, "default", -signal.SIGINT),
+    (signal.SIGINT, "handled", 7),
+    (signal.SIGTERM, "handled", 7),
+)
 # What asks for a name, with a handler for SIGINT and SIGTERM, or with what those do by default.
 _PROGRAM = """
 import os, signal, sys
@@ -56,27 +65,15 @@ def waiting(store: MountedStore, path: str, ask: str, handling: str) -> Iterator
             process.kill()
 
 
-@pytest.mark.parametrize("ask", [STAT, LIST, OPEN], ids=["stat", "list", "open"])
-@pytest.mark.parametrize(
-    ("number", "handling", "status"),
-    [
-        (signal.SIGKILL, "default", -signal.SIGKILL),
-        (signal.SIGTERM, "default", -signal.SIGTERM),
-        (signal.SIGINT, "default", -signal.SIGINT),
-        (signal.SIGINT, "handled", 7),
-        (signal.SIGTERM, "handled", 7),
-    ],
-)
 @pytest.mark.parametrize("channel", ["yes", "no"])
-def test_it_ends_at_once(
-    store: MountedStore, channel: str, ask: str, number: int, handling: str, status: int
-) -> None:
+def test_it_ends_at_once(store: MountedStore, channel: str) -> None:
     store.put("d/file", b"here")
     with store.mount(ttl=0, negative_ttl=0, channel=channel) as mount:
-        with waiting(store, f"{mount.path}/d", ask, handling) as process:
-            process.send_signal(number)
-            assert process.wait(AT_ONCE) == status
-        assert (mount.path / "d" / "file").read_bytes() == b"here"
+        for ask, (number, handling, status) in itertools.product((STAT, LIST, OPEN), ENDS):
+            with waiting(store, f"{mount.path}/d", ask, handling) as process:
+                process.send_signal(number)
+                assert process.wait(AT_ONCE) == status, (ask, number, handling)
+            assert (mount.path / "d" / "file").read_bytes() == b"here"
 
 
 def test_what_a_program_handles_otherwise_is_no_error(store: MountedStore) -> None:
