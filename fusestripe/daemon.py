@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from fusestripe.kernel.operations import Operations
 from fusestripe.kernel.read_ahead import raise_read_ahead
 from fusestripe.kernel.session import Session, mount_session
 from fusestripe.launch import Order, discard_log, log_path, options_of, read_order, report
+from fusestripe.leftovers import spare_cache
 from fusestripe.namespace.ownership import Ownership
 from fusestripe.telemetry.control import serve
 from fusestripe.telemetry.logs import set_up_logs
@@ -68,6 +70,7 @@ def main() -> int:
         report(order.ready_fd, failure)
     if failure is None or "state" not in kept:
         discard_log(order)
+        shutil.rmtree(spare_cache(order.mountpoint), ignore_errors=True)
     return 0 if failure is None else 1
 
 
@@ -81,7 +84,7 @@ async def _run(order: Order, keeping: Keeping, kept: Mapping[str, int]) -> Fuses
         timeout, is_first = order.settings.mount.timeout, "state" not in kept
         origins = await connect(order.settings.routes, timeout=timeout, checked=is_first)
         peering = join_peers(order.settings)
-        spare = "" if is_first else f"{socket_path(order.mountpoint)}.cache"
+        spare = "" if is_first else spare_cache(order.mountpoint)
         cache = await open_cache(order.settings, spare)
     except FusestripeError as error:
         return error
@@ -138,6 +141,7 @@ async def _serve(
         engine,
         inodes=session.operations.count_inodes,
         passed_through=session.passed_through,
+        features=partial(_features, order.mountpoint, session, keeping),
         log="" if order.foreground else log_path(order.mountpoint),
         prepare_to_leave=prepare_to_leave,
         leave=partial(os._exit, LEFT),
@@ -158,7 +162,7 @@ async def _serve(
         nursery.start_soon(_say_alive, keeping)
         if session.is_there:  # else the place, and its socket, are another mount's
             await nursery.start(serve, socket_path(order.mountpoint), service.handlers())
-        nursery.start_soon(_announce, order, service, session, engine.peering, keeping)
+        nursery.start_soon(_announce, order, session, engine.peering, keeping)
         await session.serve()
         keeping.tell("STOPPING=1")
         nursery.cancel_scope.cancel()
@@ -175,25 +179,12 @@ async def _say_alive(keeping: Keeping) -> NoReturn:
         await trio.sleep(ALIVE_SECONDS)
 
 
-async def _announce(
-    order: Order, service: ControlService, session: Session, peering: Peering | None, keeping: Keeping
-) -> None:
+async def _announce(order: Order, session: Session, peering: Peering | None, keeping: Keeping) -> None:
     """Say that the tree answers, once it does."""
-    # Whatever ends the daemon meanwhile: this thread waits for what only the daemon can answer.
-    await trio.to_thread.run_sync(os.stat, order.mountpoint, abandon_on_cancel=True)
-    no_read_ahead = await trio.to_thread.run_sync(raise_read_ahead, order.mountpoint, abandon_on_cancel=True)
-
-    def features() -> tuple[Feature, ...]:
-        reasons = {
-            # Who has handed the mount over raises it when it hears that the tree answers.
-            "read-ahead": no_read_ahead and raise_read_ahead(order.mountpoint),
-            "channel": session.channel(),
-            "passthrough": session.passthrough(),
-            "keeper": session.channel() and "it takes the channel" if keeping else "there is none",
-        }
-        return tuple(Feature(name, not why_not, why_not) for name, why_not in reasons.items())
-
-    service.features = features
+    if session.is_there:
+        # Whatever ends the daemon meanwhile: these threads wait for what only the daemon can answer.
+        await trio.to_thread.run_sync(os.stat, order.mountpoint, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(raise_read_ahead, order.mountpoint, abandon_on_cancel=True)
     log.info("%s is mounted", order.mountpoint)
     warning = "" if peering is None else await peering.trouble()
     if warning:
@@ -202,6 +193,17 @@ async def _announce(
         os.setsid()
     keeping.tell(f"READY=1\nSTATUS={options_of(order.settings).source} at {order.mountpoint}")
     report(order.ready_fd, warning=warning)
+
+
+def _features(mountpoint: str, session: Session, keeping: Keeping) -> tuple[Feature, ...]:
+    reasons = {
+        # Who has handed the mount over raises it when it hears that the tree answers.
+        "read-ahead": raise_read_ahead(mountpoint) if session.is_there else "the mount is gone",
+        "channel": session.channel(),
+        "passthrough": session.passthrough(),
+        "keeper": session.channel() and "it takes the channel" if keeping else "there is none",
+    }
+    return tuple(Feature(name, not why_not, why_not) for name, why_not in reasons.items())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from fusestripe.cache.store import CacheStore
-from fusestripe.cache.threads import DiskHangs, DiskThreads
+from fusestripe.cache.threads import DiskThreads
 from fusestripe.config import Route, Settings
 from fusestripe.errors import CacheError, ConfigError, FusestripeError, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
@@ -134,7 +134,7 @@ class Engine:
         while True:
             await trio.sleep(DISK_SECONDS)
             if self.cache.health.state != "normal" and self.cache.health.worth_trying:
-                with suppress(DiskHangs, RuntimeError):  # which the system says where it has no thread left
+                with suppress(CacheError):
                     await self.disk.run(self.cache.try_disk)
 
     async def _trim(self) -> None:

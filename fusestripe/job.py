@@ -26,7 +26,7 @@ from fusestripe.config import JobRequest, Route, Settings, load, path_in, reques
 from fusestripe.errors import ConfigError, FusestripeError, MountError
 from fusestripe.kernel import mounting
 from fusestripe.kernel.within import within
-from fusestripe.launch import DAEMON, KEEPER, launch, stop
+from fusestripe.launch import DAEMON, KEEPER, child_environment, launch, stop
 from fusestripe.origins.registry import FACTORIES
 from fusestripe.telemetry.client import daemon_pid
 from fusestripe.telemetry.rundir import RUNTIME_VARIABLE, runtime_dir, socket_path
@@ -36,8 +36,8 @@ __all__ = ["Job", "end", "plan", "prefetch_command", "start", "urls_of"]
 LOOK_SECONDS = 10.0
 """How long the paths to prefetch are looked for in the mount."""
 TERM_SECONDS, KILL_SECONDS = 1.0, 5.0
-_KEEPER, _DAEMON = list(KEEPER[1:]), list(DAEMON[1:])
 """How long a process has from SIGTERM to SIGKILL, and from there to its end. What it keeps is on the disk."""
+_KEEPER, _DAEMON = list(KEEPER[1:]), list(DAEMON[1:])
 _RECORD, _MOUNT, _PREFETCH_LOG = "job.json", "mount", "prefetch.log"
 
 
@@ -105,7 +105,12 @@ def start(job: Job, max_wait: float) -> tuple[str, ...] | None:
     except BaseException:
         _forget(run, record)
         raise
-    _write(run / _MOUNT, os.fsencode(path) + b"\n")
+    try:
+        _write(run / _MOUNT, os.fsencode(path) + b"\n")
+    except MountError:
+        stop(path, lazy=True)
+        _forget(run, record)
+        raise
     return tuple(_prefetch(wanted.request, path, run, min(wanted.request.wait, max_wait)))
 
 
@@ -118,15 +123,15 @@ def end(job: Job) -> None:
     run = _own_runtime_dir()
     record = _read(run / _RECORD) or _Record(mounting.resolve(job.mountpoint), False, False, "", ())
     _failure(lambda: _unmount(record))
-    left = [
+    tried = [
         _failure(lambda: _end_processes(run)),
         _failure(lambda: _unmount(record)),  # a mount whose daemon had to be killed, or had only begun
         _failure(lambda: _unpin(record, run)),
     ]
     if record.is_named or mounting.find_mount(record.mountpoint) is None:
         _forget(run, record)
-    for error in filter(None, left):
-        raise error
+    if left := [error for error in tried if error is not None]:
+        raise MountError("; ".join(error.message for error in left), mend=left[0].mend)
 
 
 def prefetch_command(request: JobRequest, mountpoint: str) -> list[str]:
@@ -182,15 +187,11 @@ def _prefetch(request: JobRequest, mountpoint: str, run: Path, wait: float) -> I
         return
     yield from _missing(request, mountpoint)
     name = run / _PREFETCH_LOG
-    with open(name, "wb") as output:
-        client = subprocess.Popen(
-            [sys.executable, "-m", "fusestripe", *prefetch_command(request, mountpoint)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # slurmd kills the process group of a Prolog that has ended
-            cwd="/",  # python -m searches the working directory for modules
-        )
+    try:
+        client = _start_prefetch(request, mountpoint, name)
+    except OSError as error:
+        yield f"the prefetch cannot be started: {(error.strerror or str(error)).lower()}"
+        return
     try:
         failed = client.wait(wait) != 0
     except subprocess.TimeoutExpired:
@@ -199,6 +200,19 @@ def _prefetch(request: JobRequest, mountpoint: str, run: Path, wait: float) -> I
     if failed:
         said = name.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
         yield f"the prefetch failed: {said[-1].removeprefix('fusestripe: ')}"
+
+
+def _start_prefetch(request: JobRequest, mountpoint: str, log: Path) -> subprocess.Popen[bytes]:
+    with open(log, "wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fusestripe", *prefetch_command(request, mountpoint)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # slurmd kills the process group of a Prolog that has ended
+            cwd="/",  # python -m searches the working directory for modules
+            env=child_environment(),
+        )
 
 
 def _missing(request: JobRequest, mountpoint: str) -> Iterator[str]:
@@ -312,9 +326,14 @@ def _read(path: Path) -> _Record | None:
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Raises MountError."""
     fresh = path.with_suffix(".new")
-    fresh.write_bytes(data)
-    fresh.replace(path)
+    try:
+        fresh.write_bytes(data)
+        fresh.replace(path)
+    except OSError as error:
+        what = (error.strerror or str(error)).lower()
+        raise MountError(f"{path} cannot be written: {what}", mend=f"make room in {path.parent}") from None
 
 
 def _forget(run: Path, record: _Record) -> None:

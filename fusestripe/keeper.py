@@ -210,7 +210,10 @@ class Keeper:
         daemons = [one for one in (self._daemon, self._next) if one is not None]
         sources: list[Any] = [*(one.socket for one in daemons), *(one.end for one in daemons)]
         look = self._patience / 4 if self._next is None else min(self._patience, STANDBY_SECONDS) / 4
+        began = time.monotonic()
         readable, _, _ = select.select(sources, [], [], look)
+        if time.monotonic() - began > 2 * look:  # this process was stopped, and so was the daemon
+            self._daemon.heard = time.monotonic()
         for daemon in daemons:
             if daemon.socket in readable and not self._hear(daemon):
                 select.select([daemon.end], [], [])  # it has closed its end, and so it ends

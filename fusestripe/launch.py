@@ -38,6 +38,7 @@ __all__ = [
     "DAEMON",
     "KEEPER",
     "Order",
+    "child_environment",
     "discard_log",
     "launch",
     "log_path",
@@ -274,7 +275,7 @@ def _spawn(order: Order, taken: Taken | None) -> subprocess.Popen[bytes]:
             # Past an automounter that waits for this mount come only processes of this one's group.
             start_new_session=not mounting.is_automount(order.mountpoint),
             cwd="/",  # keeps no filesystem busy, and python -m searches the working directory for modules
-            env=_environment() | manager,
+            env=child_environment() | manager,
         )
     assert daemon.stdin is not None
     with contextlib.suppress(BrokenPipeError), daemon.stdin:  # dead already: the ready pipe tells
@@ -287,8 +288,8 @@ def _shown(order: Order) -> list[str]:
     return [order.mountpoint, *(route.source for route in order.settings.routes)]
 
 
-def _environment() -> dict[str, str]:
-    """This process's, and what the daemon needs; the way to this package too where it is not installed."""
+def child_environment() -> dict[str, str]:
+    """This process's, and what those that it starts need: the way to this package too, if not installed."""
     environment = {**os.environ, **CHILD_ENVIRONMENT}
     parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.basename(parent) not in ("site-packages", "dist-packages"):

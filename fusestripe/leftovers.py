@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -13,11 +14,11 @@ from fusestripe.errors import MountError
 from fusestripe.telemetry.client import has_listener
 from fusestripe.telemetry.rundir import socket_path
 
-__all__ = ["LEFT_SECONDS", "alone", "is_file", "sweep"]
+__all__ = ["LEFT_SECONDS", "alone", "is_file", "spare_cache", "sweep"]
 
 LEFT_SECONDS = 7 * 86400.0
 """So long the last log of a daemon that was killed is there for whoever wants to know why."""
-_OURS = re.compile(r"[0-9a-f]{16}\.(log|lock|sock|sock\.new)")
+_OURS = re.compile(r"[0-9a-f]{16}\.(log|lock|sock|sock\.new|cache)")
 
 
 def sweep(directory: str) -> None:
@@ -31,6 +32,11 @@ def sweep(directory: str) -> None:
                 _discard(entry.path)
 
 
+def spare_cache(mountpoint: str) -> str:
+    """The directory of a daemon that takes over and cannot use the cache of the settings."""
+    return _beside_socket(mountpoint, ".cache")
+
+
 def _discard(path: str) -> None:
     """Remove the file ``path`` of a mount, unless its daemon lives or it is just being mounted."""
     mount = path.removesuffix(".new").rpartition(".")[0]
@@ -39,7 +45,10 @@ def _discard(path: str) -> None:
     lock = _lock(f"{mount}.lock")
     if lock is not None:
         try:
-            os.unlink(path)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
             with contextlib.suppress(FileNotFoundError):  # it was that
                 os.unlink(f"{mount}.lock")
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from typing import TypeVar
 
 import trio
@@ -70,22 +71,27 @@ async def _outcome(loaded: Sequence[Settings], work: Work[T]) -> T | FusestripeE
             timeout = settings.mount.timeout
             named.extend([await open_named(route, timeout=timeout) for route in settings.routes])
         cache = await open_cache(loaded[0])
-    except FusestripeError as error:
-        return error
+    except BaseException as error:
+        for one in named:
+            one.origin.close()
+        if isinstance(error, FusestripeError):
+            return error
+        raise
 
     def shown(path: str) -> str:
         number, _, below = path.partition("/")
         return named[int(number)].shown(below)
 
     outcome: T | FusestripeError
-    async with trio.open_nursery() as services:
-        origins = {str(number): one.origin for number, one in enumerate(named)}
-        engine = Engine(loaded[0], origins, cache, services)
-        paths = [f"{number}/{one.name}".rstrip("/") for number, one in enumerate(named)]
-        try:
-            outcome = await work(engine, paths, shown)
-        except FusestripeError as error:
-            outcome = error
-        services.cancel_scope.cancel()
-    engine.close()
+    with ExitStack() as stack:
+        async with trio.open_nursery() as services:
+            origins = {str(number): one.origin for number, one in enumerate(named)}
+            engine = Engine(loaded[0], origins, cache, services)
+            stack.callback(engine.close)
+            paths = [f"{number}/{one.name}".rstrip("/") for number, one in enumerate(named)]
+            try:
+                outcome = await work(engine, paths, shown)
+            except FusestripeError as error:
+                outcome = error
+            services.cancel_scope.cancel()
     return outcome

@@ -6,7 +6,8 @@ from functools import partial
 
 import trio
 
-from fusestripe.cache.threads import DiskHangs, DiskThreads
+from fusestripe.cache.threads import DiskThreads
+from fusestripe.errors import CacheError
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.stripes.plan import stripe_count, stripe_length
 from fusestripe.stripes.resident import ResidentStripes
@@ -36,7 +37,7 @@ class ReadBack:
         self._stripe_size = stripe_size
 
     async def is_right(self, file: OpenFile, index: int) -> bool:
-        """Whether the disk gives back what was saved; if not, the stripe is cleared. Raises DiskHangs."""
+        """Whether the disk gives back what was saved; if not, the stripe is cleared. Raises CacheError."""
         assert file.cached is not None
         length = stripe_length(index, file.version.size, self._stripe_size)
         buffer = await self._stripes.take(length, urgent=False)
@@ -60,8 +61,8 @@ class ReadBack:
             for index in range(stripe_count(file.version.size, self._stripe_size)):
                 if not file.cached.verified(index) and not await self.is_right(file, index):
                     return  # a reader will fetch it again, and then the file is whole once more
-        except (DiskHangs, OSError):
-            return  # said by the disk's health; no memory: it stays as it is
+        except (CacheError, OSError):
+            return  # said by the disk's health; no memory, no thread: it stays as it is
         finally:
             file.is_read_back = False
             await self._files.let_go(file)

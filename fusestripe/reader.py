@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 import trio
 
-from fusestripe.cache.threads import DiskHangs, DiskThreads
+from fusestripe.cache.threads import DiskHangs, DiskThreads, NoThread
 from fusestripe.errors import CacheError, VersionChanged
 from fusestripe.openfiles import OpenFile, OpenFiles
 from fusestripe.origins.base import Origin
@@ -355,6 +355,8 @@ class Reader:
             loaded = await self._disk.run(load)
         except DiskHangs:
             await self._stripes.renew(stripe)  # the thread left behind may still write into this memory
+            return False
+        except NoThread:
             return False
         if not loaded:
             return False

@@ -9,8 +9,8 @@ from functools import partial
 
 import trio
 
-from fusestripe.cache.threads import DiskHangs, DiskThreads
-from fusestripe.errors import OriginError
+from fusestripe.cache.threads import DiskThreads
+from fusestripe.errors import CacheError, OriginError
 from fusestripe.openfiles import OpenFile
 from fusestripe.stripes.plan import Piece
 from fusestripe.stripes.resident import ResidentStripes, Stripe
@@ -48,7 +48,7 @@ class SmallReads:
         read = partial(cached.read, offset, memoryview(data), nowait=False)
         try:
             return data if await self._disk.run(read) else None
-        except DiskHangs:
+        except CacheError:
             return None
 
     def is_far(self, file: OpenFile, stripe: Stripe, piece: Piece) -> bool:
@@ -93,7 +93,7 @@ class SmallReads:
         read = partial(file.origin.read_range, file.version, offset, memoryview(data), progress)
         try:
             await trio.to_thread.run_sync(read, limiter=self._limiter, abandon_on_cancel=True)
-        except OriginError:
+        except (OriginError, RuntimeError):  # the latter where the system has no thread left
             return None
         return data if arrived == len(data) else None
 

@@ -16,7 +16,7 @@ import trio
 from fusestripe.cache.health import DiskHealth
 from fusestripe.errors import CacheError
 
-__all__ = ["DiskHangs", "DiskThreads"]
+__all__ = ["DiskHangs", "DiskThreads", "NoThread"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +26,8 @@ THREADS = 8
 """More keep no NVMe busier."""
 FOREGROUND = 3
 """Threads that are kept for what a reader waits for, where a slow disk has many stripes to write."""
+AGAIN_SECONDS = 0.5
+"""What has to run in the end waits so long for a thread where the system has none."""
 WITHIN = 8.0
 """Seconds: longer than a healthy disk ever takes for a stripe, and short for a job that waits."""
 _MEND = "look at the disk's health; the cache is used again once it answers"
@@ -33,6 +35,10 @@ _MEND = "look at the disk's health; the cache is used again once it answers"
 
 class DiskHangs(CacheError):
     """The cache disk does not answer. Reads go on from the origin."""
+
+
+class NoThread(CacheError):
+    """The system has no thread for what was to be asked of the cache disk (pthread_create(3), EAGAIN)."""
 
 
 class DiskThreads:
@@ -60,15 +66,12 @@ class DiskThreads:
         self._left = 0
         self._deferred: deque[Callable[[], object]] = deque()
 
-    @property
-    def left_behind(self) -> int:
-        """How many threads the disk has not let go of; 0 while it is well."""
-        return self._left
-
     async def run(
         self, call: Callable[[], T], *, undo: Callable[[T], object] | None = None, background: bool = False
     ) -> T:
         """What ``call`` returns or raises. Raises DiskHangs where it is not back in time, or is not begun.
+
+        And NoThread.
 
         ``undo`` is called with what a call left behind returns in the end. Cancelled only before it begins.
         """
@@ -79,8 +82,12 @@ class DiskThreads:
         """Have ``call`` run, now or as soon as the disk answers again, for which nobody waits here."""
         job = _Call(call)
         while not job.begun and not self._defer(call):
-            with suppress(DiskHangs):
+            try:
                 await self._run(job, (self._slots,))
+            except DiskHangs:
+                continue
+            except NoThread:
+                await trio.sleep(AGAIN_SECONDS)
 
     def at_rest(self, call: Callable[[], object]) -> None:
         """Run ``call`` here, or once the last call that was left behind has come back."""
@@ -95,9 +102,10 @@ class DiskThreads:
                 await trio.to_thread.run_sync(
                     self._work, job, limiter=self._unbounded, abandon_on_cancel=True
                 )
-        except RuntimeError:  # no thread can be started
+        except RuntimeError as error:
+            job.begun = False
             job.release_slots()
-            raise
+            raise NoThread(f"the cache is not asked: {error}", mend="see ulimit -u and pids.max") from None
         except BaseException:
             self._give_up(job)
             raise

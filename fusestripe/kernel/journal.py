@@ -92,7 +92,7 @@ class Journal:
         self._store = store
         self._lock = threading.Lock()
         self._live: dict[_Key, bytes] = {}
-        self._files: dict[int, None] = {}  # in the order of their coming
+        self._files: dict[int, None] = {}  # the one looked up last at the end
         self._live_bytes = 0
         self._written = 0
         self._descriptor = -1
@@ -131,6 +131,7 @@ class Journal:
     def file(self, inode: int, path: str, entry: Entry) -> None:
         """The kernel is about to hear of the file at ``path``, by its name."""
         if inode in self._files:
+            self._files[inode] = self._files.pop(inode)
             return
         self._files[inode] = None
         self._put("file", inode, Looked(os.fsencode(path), _nameless(entry)))

@@ -117,7 +117,8 @@ def elsewhere(mount: Mount, among: Sequence[Mount]) -> list[str]:
     It lives on there when ``mount`` is gone. Mounts in other namespaces are not seen from here.
     """
     same = [other.mountpoint for other in among if other.device == mount.device]
-    same.remove(mount.mountpoint)
+    with suppress(ValueError):  # it went meanwhile
+        same.remove(mount.mountpoint)
     overlays = [
         other.mountpoint
         for other in among

@@ -1,6 +1,6 @@
 """The filesystem as pyfuse3 asks for it: an adapter from inodes and handles to the tree and the reader.
 
-Nothing is decided here but attributes and time-outs; pyfuse3 is imported nowhere else.
+Nothing is decided here but attributes and time-outs; pyfuse3 is imported here and in session.py alone.
 """
 
 from __future__ import annotations

@@ -163,6 +163,7 @@ class _Place:
         is_left = error is not None and self.has_served and bool(self._keeping)
         if not is_left and not self._is_given:
             _take_away(self.mount, self.device)
+            self.mount = None
 
 
 @asynccontextmanager
@@ -192,7 +193,8 @@ async def _channelled(
             await operations.restore(past)
 
         def drop(fh: int) -> None:
-            token.run_sync_soon(nursery.start_soon, operations.drop, fh)
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(nursery.start_soon, operations.drop, fh)
 
         opens = OpenTable(
             passthrough,

@@ -173,7 +173,9 @@ class StripeRequest:
         except Exception as error:
             let_go(error)
             answer.error = error
-            if isinstance(error, OriginUnavailable) and error.throttled:
+            if answer.began_at is None:
+                answer.error = OriginUnavailable(f"no thread for a request: {error}")
+            elif isinstance(error, OriginUnavailable) and error.throttled:
                 self._traffic.streams.throttled()
         else:
             if missing := self._stripe.length - answer.filled:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fusestripe.errors import MountError
-from fusestripe.telemetry.control import ALIVE_SECONDS, Request
+from fusestripe.telemetry.control import ALIVE_SECONDS, LONGEST_REQUEST, Request
 from fusestripe.telemetry.rundir import log_of
 
 __all__ = ["BETWEEN_SECONDS", "LOOK_SECONDS", "DaemonGone", "daemon_pid", "has_listener", "request"]
@@ -43,12 +43,15 @@ def request(path: str, command: str, *, timeout: float = SILENCE_SECONDS, **args
     longer than ``ALIVE_SECONDS``. Raises MountError where there is no daemon, where it goes, and with its
     own message where it refuses.
     """
+    line = msgspec.json.encode(Request(command, args)) + b"\n"
+    if len(line) > LONGEST_REQUEST:
+        raise MountError("so many paths are more than one request holds", mend="name directories instead")
     with (
         _connected(path, timeout, patience=BETWEEN_SECONDS) as connection,
         connection.makefile("rb") as lines,
     ):
         try:
-            connection.sendall(msgspec.json.encode(Request(command, args)) + b"\n")
+            connection.sendall(line)
             for line in lines:
                 if line == b"\n":
                     continue

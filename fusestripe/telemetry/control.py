@@ -20,7 +20,7 @@ import trio
 
 from fusestripe.errors import FusestripeError
 
-__all__ = ["ALIVE_SECONDS", "Handler", "Request", "Send", "serve"]
+__all__ = ["ALIVE_SECONDS", "LONGEST_REQUEST", "Handler", "Request", "Send", "serve"]
 
 Send = Callable[[object], Awaitable[None]]
 """Sends one value (anything msgspec writes as JSON) to the client."""
@@ -32,7 +32,8 @@ ALIVE_SECONDS = 5.0
 LEAVE_SECONDS = 1.0
 """For so long a daemon that ends waits for a client to take its last line."""
 TAKEN_AWAY = {"error": "the mount was taken away meanwhile", "mend": "mount it again"}
-_LINE_MAXIMUM = 1 << 20
+LONGEST_REQUEST = 1 << 20
+"""Bytes. What is longer is hung up on."""
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ class _Conversation:
         line = bytearray()
         while not line.endswith(b"\n"):
             part = await self._receive()
-            if not part or len(line) > _LINE_MAXIMUM:
+            if not part or len(line) > LONGEST_REQUEST:
                 return None
             line += part
         return bytes(line)

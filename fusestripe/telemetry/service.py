@@ -27,7 +27,7 @@ FILES_SHOWN = 50
 
 
 class ControlService:
-    """Handlers for the control socket. ``features`` is what depends on the kernel, known once mounted.
+    """Handlers for the control socket. ``features`` tells what depends on the kernel.
 
     ``inodes`` counts those of the kernel; ``passed_through`` are the versions that it reads itself. ``log``
     is the file that is logged to, "" for the terminal. ``prepare_to_leave`` returns when another daemon can
@@ -41,6 +41,7 @@ class ControlService:
         *,
         inodes: Callable[[], int],
         passed_through: Callable[[], frozenset[ObjectVersion]],
+        features: Callable[[], tuple[Feature, ...]],
         log: str,
         prepare_to_leave: Callable[[], Awaitable[None]],
         leave: Callable[[], object],
@@ -49,11 +50,11 @@ class ControlService:
         self._engine = engine
         self._inodes = inodes
         self._passed_through = passed_through
+        self._features = features
         self._log = log
         self._prepare_to_leave = prepare_to_leave
         self._leave = leave
         self._started = time.monotonic()
-        self.features: Callable[[], tuple[Feature, ...]] = tuple
 
     def handlers(self) -> dict[str, Handler]:
         """By the name of the command."""
@@ -121,7 +122,7 @@ class ControlService:
             open_files=len(engine.files),
             passed_through=len(passed_through),
             inodes=self._inodes(),
-            features=self.features(),
+            features=self._features(),
             peers=peers,
             files=tuple(engine.files.statistics(self._place, passed_through)[-FILES_SHOWN:]),
         )

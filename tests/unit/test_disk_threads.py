@@ -6,13 +6,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from fusestripe.cache.health import DiskHealth
-from fusestripe.cache.threads import DiskHangs, DiskThreads
+from fusestripe.cache.threads import DiskHangs, DiskThreads, NoThread
 from tests.support.mounted import until
 
 
@@ -61,7 +62,7 @@ async def test_a_call_that_comes_back(health: DiskHealth) -> None:
     await threads.finish(partial(done.append, 1))
     threads.at_rest(partial(done.append, 2))
     assert done == [1, 2]
-    assert (health.state, threads.left_behind) == ("normal", 0)
+    assert health.state == "normal"
 
 
 async def test_a_disk_that_hangs_and_answers_again(
@@ -80,7 +81,7 @@ async def test_a_disk_that_hangs_and_answers_again(
             for _ in range(50):
                 nursery.start_soon(ask)
         # Three have a thread; those that waited for one have been sent away, and so is whoever comes now.
-        assert (len(refused), disk.asked, threads.left_behind) == (50, 3, 3)
+        assert (len(refused), disk.asked) == (50, 3)
         await ask()
         assert (health.state, health.worth_trying, disk.asked) == ("down", False, 3)
         finished: list[int] = []
@@ -91,9 +92,34 @@ async def test_a_disk_that_hangs_and_answers_again(
 
         disk.answers.set()
         await recovers(health)
-    assert (finished, disk.undone, threads.left_behind) == ([1, 2], [7, 7, 7], 0)
+    assert (finished, disk.undone) == ([1, 2], [7, 7, 7])
     assert await threads.run(lambda: 8) == 8
     assert [record.getMessage() for record in caplog.records][1:] == ["cache disk: answers again"]
+
+
+async def test_where_the_system_has_no_thread_the_slots_are_given_back(
+    health: DiskHealth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has to run in the end runs once there is one."""
+    threads = DiskThreads(health, threads=1, within=20)
+    refusals = iter([True] * 3)
+    run_sync = trio.to_thread.run_sync
+
+    async def start(*arguments: Any, **options: Any) -> object:
+        if next(refusals, False):
+            raise RuntimeError("can't start new thread")
+        return await run_sync(*arguments, **options)
+
+    monkeypatch.setattr("fusestripe.cache.threads.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(trio.to_thread, "run_sync", start)
+    with pytest.raises(NoThread, match="can't start new thread"):
+        await threads.run(lambda: 7, background=True)
+    finished: list[int] = []
+    with trio.fail_after(20):
+        await threads.finish(partial(finished.append, 1))
+    assert finished == [1]
+    assert await threads.run(lambda: 8) == 8
+    assert health.state == "normal"
 
 
 async def test_what_was_put_off_and_fails_harms_nothing(health: DiskHealth, disk: Disk) -> None:
