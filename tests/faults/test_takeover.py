@@ -328,6 +328,24 @@ def test_it_is_taken_over_while_the_origin_is_away(store: MountedStore) -> None:
         store.proxy.accept()
 
 
+def test_files_stay_open_where_the_place_itself_is_gone(store: MountedStore) -> None:
+    """Unmounted lazily, and its directory removed: the next daemon has nothing to look at."""
+    store.put("file", DATA)
+    with kept(store, passthrough="no") as mount:
+        keeper = psutil.Process(mount.keeper)
+        with (mount.path / "file").open("rb", buffering=0) as file:
+            stop(str(mount.path), lazy=True)
+            mount.path.rmdir()
+            for _ in range(2):
+                (daemon,) = keeper.children()
+                daemon.kill()
+                daemon.wait(20)
+                drop_pages_of(file.fileno())
+                assert os.pread(file.fileno(), SIZE, 0) == DATA
+        until(lambda: is_gone(keeper.pid))
+        mount.path.mkdir()
+
+
 def test_a_mount_that_is_taken_away_takes_all_processes_along(store: MountedStore) -> None:
     store.put("file", DATA)
     with kept(store) as mount:
