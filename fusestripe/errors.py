@@ -23,6 +23,7 @@ __all__ = [
     "VersionChanged",
     "errno_of",
     "let_go",
+    "reason_of",
 ]
 
 
@@ -49,6 +50,11 @@ def let_go(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says went wrong, as it stands within a line: "permission denied"."""
+    return (error.strerror or str(error)).lower()
 
 
 class ConfigError(FusestripeError):

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 
-from fusestripe.errors import FusestripeError, MountError
+from fusestripe.errors import FusestripeError, MountError, reason_of
 from fusestripe.keeper import DESCRIPTORS, LONGEST_MESSAGE
 from fusestripe.kernel import mounting
 from fusestripe.kernel.attach import MountOptions, attach
@@ -194,7 +194,7 @@ def take(path: str, options: MountOptions) -> Taken:
         answer = msgspec.json.decode(data, type=Answer)
     except (OSError, msgspec.DecodeError) as error:
         connection.close()
-        what = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "its end"
+        what = reason_of(error) if isinstance(error, OSError) else "its end"
         mend = "start `fusestripe hand-over` with this socket, and this user as its --user"
         raise MountError(f"nobody hands a mount over at {path}: {what}", mend=mend) from None
     if answer.error:
@@ -234,7 +234,7 @@ def _bound(path: str, kind: socket.SocketKind, owner: Owner) -> Iterator[socket.
         _give_away(path, owner)
     except OSError as error:
         bound.close()
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         raise MountError(
             f"{path} cannot be made: {what}", mend="name a socket in a directory of yours"
         ) from None

@@ -23,7 +23,7 @@ import psutil
 
 from fusestripe.cache.catalogue import CacheCatalogue
 from fusestripe.config import JobRequest, Route, Settings, load, path_in, request_of
-from fusestripe.errors import ConfigError, FusestripeError, MountError
+from fusestripe.errors import ConfigError, FusestripeError, MountError, reason_of
 from fusestripe.kernel import mounting
 from fusestripe.kernel.within import within
 from fusestripe.launch import DAEMON, KEEPER, child_environment, launch, stop
@@ -172,7 +172,7 @@ def _make_named(mountpoint: str) -> bool:
             os.mkdir(mountpoint, 0o700)
         owner = os.stat(mountpoint).st_uid
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         raise MountError(
             f"{mountpoint} cannot be made: {what}", mend="name a directory of your own"
         ) from None
@@ -190,7 +190,7 @@ def _prefetch(request: JobRequest, mountpoint: str, run: Path, wait: float) -> I
     try:
         client = _start_prefetch(request, mountpoint, name)
     except OSError as error:
-        yield f"the prefetch cannot be started: {(error.strerror or str(error)).lower()}"
+        yield f"the prefetch cannot be started: {reason_of(error)}"
         return
     try:
         failed = client.wait(wait) != 0
@@ -332,7 +332,7 @@ def _write(path: Path, data: bytes) -> None:
         fresh.write_bytes(data)
         fresh.replace(path)
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         raise MountError(f"{path} cannot be written: {what}", mend=f"make room in {path.parent}") from None
 
 

@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from fusestripe.config import SETTINGS, Settings
-from fusestripe.errors import FusestripeError, MountError
+from fusestripe.errors import FusestripeError, MountError, reason_of
 from fusestripe.handover import Taken, check_taken
 from fusestripe.keeper import how_it_ended
 from fusestripe.kernel import mounting
@@ -304,7 +304,7 @@ def _open_log(mountpoint: str) -> BinaryIO:
             os.unlink(path)  # of a daemon before, which may yet write its last words there
         return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         raise MountError(f"the log {path} cannot be written: {what}", mend="make room there") from None
 
 

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator
 
-from fusestripe.errors import MountError
+from fusestripe.errors import MountError, reason_of
 from fusestripe.telemetry.client import has_listener
 from fusestripe.telemetry.rundir import socket_path
 
@@ -62,7 +62,7 @@ def alone(path: str) -> Iterator[str]:
     try:
         lock = _lock(name)
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         mend = f"make {os.path.dirname(name)} writable for this user"
         raise MountError(f"{name} cannot be made: {what}", mend=mend) from None
     try:

@@ -17,7 +17,7 @@ import msgspec
 from fusestripe.config import Settings, load
 from fusestripe.config.environment import read_environment
 from fusestripe.config.mountoptions import MountRequest, read_mount_options
-from fusestripe.errors import ConfigError, FusestripeError, MountError
+from fusestripe.errors import ConfigError, FusestripeError, MountError, reason_of
 from fusestripe.kernel.rights import user_name
 from fusestripe.launch import launch
 from fusestripe.origins.registry import FACTORIES
@@ -142,7 +142,7 @@ def _enter(namespace: str) -> None:
     try:
         descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         raise MountError(
             f"the namespace {namespace} cannot be opened: {what}", mend="name a process"
         ) from None

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import trio
 
 from fusestripe.config import PeerSettings
+from fusestripe.errors import reason_of
 from fusestripe.openfiles import OpenFiles
 from fusestripe.origins.base import Origin
 from fusestripe.peers.access import read_access
@@ -178,5 +179,5 @@ def _reason(place: str, error: OSError) -> str:
     try:
         socket.create_server((host, port_of(place)), family=family).close()
     except OSError as found:
-        return (found.strerror or str(found)).lower()
+        return reason_of(found)
     return str(error)

@@ -7,7 +7,7 @@ from typing import TextIO
 
 from typing_extensions import Buffer
 
-from fusestripe.errors import FusestripeError
+from fusestripe.errors import FusestripeError, reason_of
 
 __all__ = ["OutputFails", "guarded"]
 
@@ -34,7 +34,7 @@ class _Guarded(io.FileIO):
             raise
         except OSError as error:
             self._fails = True
-            what = (error.strerror or str(error)).lower()
+            what = reason_of(error)
             raise OutputFails(
                 f"the output cannot be written: {what}", mend="look at where it goes to"
             ) from None

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fusestripe.errors import ConfigError
+from fusestripe.errors import ConfigError, reason_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -65,7 +65,7 @@ def read(path: str, mend: str) -> Document:
             text = file.read()
         return Document(path, text, tomllib.loads(text))
     except OSError as error:
-        raise ConfigError(f"{path}: {(error.strerror or str(error)).lower()}", mend=mend) from None
+        raise ConfigError(f"{path}: {reason_of(error)}", mend=mend) from None
     except UnicodeDecodeError:
         is_ours = path.endswith(".toml")
         raise ConfigError(f"{path}: not TOML", mend="write it in UTF-8" if is_ours else mend) from None

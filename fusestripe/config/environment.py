@@ -9,7 +9,7 @@ import os
 import re
 import stat
 
-from fusestripe.errors import ConfigError
+from fusestripe.errors import ConfigError, reason_of
 
 __all__ = ["read_environment"]
 
@@ -42,7 +42,7 @@ def read_environment(path: str) -> dict[str, str]:
                 raise ConfigError(f"{path}: others have rights to it", mend=f"chmod 600 {path}")
             text = file.read()
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         raise ConfigError(f"{path}: {what}", mend="env_file names a file of NAME=VALUE lines") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not text", mend="write it in UTF-8") from None

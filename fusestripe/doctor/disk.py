@@ -14,7 +14,7 @@ from pathlib import Path
 from fusestripe.cache.root import check_owner
 from fusestripe.config import CacheSettings
 from fusestripe.doctor.finding import Finding
-from fusestripe.errors import CacheError
+from fusestripe.errors import CacheError, reason_of
 from fusestripe.kernel.mounting import mount_holding, mounts
 from fusestripe.units import GIB, MIB, format_size
 
@@ -92,7 +92,7 @@ def usable(path: str) -> Finding | None:
 
 def not_written(path: str, place: str, error: OSError) -> tuple[str, str]:
     """What is said, and the mend, where ``place``, which is or leads to the cache ``path``, takes no file."""
-    text = f"{place} cannot be written: {(error.strerror or str(error)).lower()}"
+    text = f"{place} cannot be written: {reason_of(error)}"
     if error.errno == errno.EROFS:
         return text, f"mount -o remount,rw {place}; or name another directory with --cache-dir"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fusestripe.errors import MountError
+from fusestripe.errors import MountError, reason_of
 from fusestripe.kernel.mounting import FSTYPE
 from fusestripe.kernel.rights import has_sys_admin
 from fusestripe.packages import install_command
@@ -63,7 +63,7 @@ def _mount(mountpoint: str, options: MountOptions, user: int, group: int) -> int
         finally:
             os.close(place)
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         raise MountError(f"{mountpoint} cannot be mounted: {what}", mend="fusestripe doctor") from None
 
 

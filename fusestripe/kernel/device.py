@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from fusestripe.errors import MountError
+from fusestripe.errors import MountError, reason_of
 
 __all__ = ["check_device"]
 
@@ -30,4 +30,4 @@ def _refusal(path: str, error: OSError) -> MountError:
         return MountError(f"this container may not open {path}", mend=f"start it with {_IN_CONTAINER}")
     if error.errno == errno.EACCES:
         return MountError(f"this user may not open {path}", mend=f"as root: chmod 666 {path}")
-    return MountError(f"{path} cannot be opened: {(error.strerror or str(error)).lower()}")
+    return MountError(f"{path} cannot be opened: {reason_of(error)}")

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from fusestripe.errors import MountError
+from fusestripe.errors import MountError, reason_of
 from fusestripe.kernel.device import check_device
 from fusestripe.kernel.holders import holders
 from fusestripe.kernel.rights import has_sys_admin, user_name
@@ -395,7 +395,7 @@ def _unreachable(path: str, error: OSError) -> MountError:
         points = (mount.mountpoint.rstrip("/") for mount in mounts())
         parent = max((point for point in points if path.startswith(point + "/")), key=len)
         return MountError(f"{path} lies in {parent}, whose daemon is dead", mend=f"umount -l {parent}")
-    what = (error.strerror or str(error)).lower()
+    what = reason_of(error)
     return MountError(f"{path} cannot be reached: {what}", mend="mount on a directory of your own")
 
 

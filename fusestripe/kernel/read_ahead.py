@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fusestripe.errors import reason_of
 from fusestripe.kernel.mounting import find_mount
 
 __all__ = ["raise_read_ahead"]
@@ -26,5 +27,5 @@ def raise_read_ahead(mountpoint: str, size: int = READ_AHEAD) -> str:
         with open(name, "w", encoding="ascii") as file:
             file.write(str(size // 1024))
     except OSError as error:
-        return f"{(error.strerror or str(error)).lower()} (it takes root and a writable /sys)"
+        return f"{reason_of(error)} (it takes root and a writable /sys)"
     return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fusestripe.config import PeerSettings
-from fusestripe.errors import ConfigError
+from fusestripe.errors import ConfigError, reason_of
 
 __all__ = ["Access", "read_access"]
 
@@ -79,7 +79,7 @@ def _read(path: str, key: str, *, is_secret: bool = False) -> bytes:
         mode = os.stat(path).st_mode
         content = Path(path).read_bytes()
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         mend = f"{key} in [peers] names it"
         if key == "token_file" and isinstance(error, FileNotFoundError):
             mend += (

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import xxhash
 
 from fusestripe.config import default_cache_dir
-from fusestripe.errors import MountError
+from fusestripe.errors import MountError, reason_of
 from fusestripe.kernel.mounting import Mount
 
 __all__ = [
@@ -50,7 +50,7 @@ def runtime_dir(environ: Mapping[str, str] = os.environ) -> str:
             os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.lstat(path)
     except OSError as error:
-        what = (error.strerror or str(error)).lower()
+        what = reason_of(error)
         mend = "make /run writable" if path == _OF_ROOT else "set XDG_RUNTIME_DIR"
         raise MountError(f"{path} cannot be made: {what}", mend=mend) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
