@@ -12,6 +12,7 @@ import click
 from fusestripe.errors import MountError
 from fusestripe.handover import Giver, Owner, serve
 from fusestripe.kernel import mounting
+from fusestripe.kernel.rights import has_sys_admin
 from fusestripe.stderr import line_handler
 
 __all__ = ["hand_over"]
@@ -32,7 +33,7 @@ def hand_over(mountpoint: str, socket: str, user: int, group: int | None) -> Non
     Needs CAP_SYS_ADMIN. Stays, and keeps the mount while that process is started anew; takes it away at the
     end.
     """
-    if not mounting.has_sys_admin():
+    if not has_sys_admin():
         raise MountError(
             "this process may not mount: CAP_SYS_ADMIN is missing",
             mend="run it as root; in Kubernetes in a privileged container",

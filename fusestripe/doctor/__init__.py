@@ -11,7 +11,7 @@ from fusestripe.config import Settings
 from fusestripe.config.machine import this_machine
 from fusestripe.doctor import disk, machine, members, stores
 from fusestripe.doctor.finding import Finding, Level
-from fusestripe.kernel import mounting
+from fusestripe.kernel.rights import has_sys_admin
 
 __all__ = ["Finding", "Level", "examine"]
 
@@ -27,7 +27,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from machine.libraries()
     yield machine.fusermount()
     yield machine.channel(release, settings)
-    yield machine.passthrough(release, mounting.has_sys_admin(), settings)
+    yield machine.passthrough(release, has_sys_admin(), settings)
     yield machine.keeper(release, settings)
     yield machine.read_ahead("/sys/class/bdi")
     yield machine.user_allow_other(settings)

@@ -20,6 +20,7 @@ from fusestripe.config.machine import OWN_MEMORY, Machine
 from fusestripe.doctor.finding import Finding, Level
 from fusestripe.errors import MountError
 from fusestripe.kernel import mounting
+from fusestripe.kernel.rights import has_sys_admin
 from fusestripe.kernel.support import PASSTHROUGH_KERNEL, channel_refusal, passthrough_refusal, version_of
 from fusestripe.packages import install_command
 from fusestripe.units import MIB, format_size
@@ -87,7 +88,7 @@ def libraries() -> Iterator[Finding]:
 
 def fusermount() -> Finding:
     """fusermount3, without which only root mounts."""
-    needed: Level = "warning" if mounting.has_sys_admin() else "fail"
+    needed: Level = "warning" if has_sys_admin() else "fail"
     path = shutil.which("fusermount3")
     if path is None:
         mend = f"as root: {install_command('fuse3')}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import socket
 import stat
 import subprocess
@@ -14,8 +13,7 @@ import msgspec
 
 from fusestripe.errors import MountError, reason_of
 from fusestripe.kernel.mounting import FSTYPE
-from fusestripe.kernel.rights import has_sys_admin
-from fusestripe.packages import install_command
+from fusestripe.kernel.rights import fusermount, has_sys_admin
 
 __all__ = ["MountOptions", "attach"]
 
@@ -107,9 +105,7 @@ def _mount_at(place: int, mountpoint: str, options: MountOptions, user: int, gro
 
 def _fusermount(mountpoint: str, options: MountOptions) -> int:
     """fusermount3 mounts, and sends the descriptor through the socket named in _FUSE_COMMFD."""
-    program = shutil.which("fusermount3")
-    if program is None:
-        raise MountError("fusermount3 is missing", mend=f"as root: {install_command('fuse3')}")
+    program = fusermount()
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(

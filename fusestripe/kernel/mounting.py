@@ -6,7 +6,6 @@ import ctypes
 import errno
 import os
 import re
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -18,9 +17,8 @@ import msgspec
 from fusestripe.errors import MountError, reason_of
 from fusestripe.kernel.device import check_device
 from fusestripe.kernel.holders import holders
-from fusestripe.kernel.rights import has_sys_admin, user_name
+from fusestripe.kernel.rights import fusermount, has_sys_admin, user_name
 from fusestripe.kernel.within import within
-from fusestripe.packages import install_command
 
 __all__ = [
     "FSTYPE",
@@ -30,7 +28,6 @@ __all__ = [
     "detach",
     "elsewhere",
     "find_mount",
-    "has_sys_admin",
     "is_automount",
     "mount_above",
     "mount_holding",
@@ -232,8 +229,7 @@ def check_fuse(*, allow_other: bool) -> None:
         return
     if os.geteuid() == 0:
         raise MountError("root may not mount here: CAP_SYS_ADMIN is missing", mend="add --cap-add SYS_ADMIN")
-    if shutil.which("fusermount3") is None:
-        raise MountError("fusermount3 is missing", mend=f"as root: {install_command('fuse3')}")
+    fusermount()
     if allow_other and not allows_other():
         raise MountError(
             f"allow_other is for root only: {_FUSE_CONF} does not say user_allow_other",
@@ -321,10 +317,7 @@ def detach(mountpoint: str, *, lazy: bool) -> None:
 
 
 def _fusermount(mountpoint: str, *, lazy: bool) -> None:
-    program = shutil.which("fusermount3")
-    if program is None:
-        raise MountError("fusermount3 is missing", mend=f"as root: {install_command('fuse3')}")
-    command: Sequence[str] = [program, "-u", *(["-z"] if lazy else []), "--", mountpoint]
+    command: Sequence[str] = [fusermount(), "-u", *(["-z"] if lazy else []), "--", mountpoint]
     try:
         done = subprocess.run(
             command,

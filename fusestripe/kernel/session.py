@@ -26,6 +26,7 @@ from fusestripe.kernel.opens import OpenTable
 from fusestripe.kernel.operations import Operations
 from fusestripe.kernel.passthrough import Passthrough
 from fusestripe.kernel.reads import Reads
+from fusestripe.kernel.rights import has_sys_admin
 from fusestripe.kernel.support import channel_refusal, passthrough_refusal
 from fusestripe.kernel.unanswered import Unanswered, read_unanswered
 from fusestripe.kernel.waiting import Waiting
@@ -105,7 +106,7 @@ async def mount_session(
                 passed_through=frozenset,
             )
         return
-    no_passthrough = passthrough_refusal(release, mounting.has_sys_admin(), wanted=passthrough)
+    no_passthrough = passthrough_refusal(release, has_sys_admin(), wanted=passthrough)
     place = _Place(mountpoint, options, started_ns, keeping, kept, is_given=is_given)
     async with _channelled(place, build, reader, nursery, no_passthrough) as session:
         yield session

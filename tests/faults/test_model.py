@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fusestripe.kernel.mounting import has_sys_admin
+from fusestripe.kernel.rights import has_sys_admin
 from tests.support.compared import KEPT, NAMES, PAGE, Compared, step
 from tests.support.model_lab import Lab, Shape
 from tests.support.mounted import until

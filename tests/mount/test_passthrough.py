@@ -13,7 +13,7 @@ import pytest
 
 from fusestripe import prefetch
 from fusestripe.cache.seal import is_settled
-from fusestripe.kernel.mounting import has_sys_admin
+from fusestripe.kernel.rights import has_sys_admin
 from tests.mount.test_channel import features
 from tests.support.mounted import Mounted, until
 from tests.support.mounted_store import KIB, MIB, MountedStore, content, drop_pages

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from fusestripe.kernel.mounting import has_sys_admin
+from fusestripe.kernel.rights import has_sys_admin
 from tests.support.mounted import Mounted, mounted, until
 from tests.support.mounted_store import KIB, MountedStore, content
 from tests.support.other_user import as_other

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fusestripe.kernel.mounting import has_sys_admin
+from fusestripe.kernel.rights import has_sys_admin
 from tests.support.mounted import Mounted, until
 from tests.support.mounted_store import KIB, MIB, MountedStore, content, drop_pages
 
