@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,7 @@ import psutil
 from fusestripe.kernel.mounting import FSTYPE, Mount, parse_mountinfo
 from tests.support.mounted import until
 from tests.support.server_process import ServerProcess
+from tests.support.started import Started
 
 __all__ = ["ADA", "BOB", "CODE", "HOMES", "Machine", "python_program"]
 
@@ -65,28 +66,10 @@ def python_program(arguments: str) -> str:
     return _PROGRAM.format(version=version, arguments=arguments)
 
 
-class Machine:
+class Machine(Started):
     """Where mount(8), umount(8) and findmnt(8) are the system's own, and ``run`` is a person's terminal."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._stack = ExitStack()
-        self._first: int | None = None  # process of its namespaces, as it is known outside of them
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Machine:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End every process of it, and with the last its mounts."""
-        self._stack.close()
+    _first: int | None = None  # process of its namespaces, as it is known outside of them
 
     def _start(self) -> None:
         self._furnish()

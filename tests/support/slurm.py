@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from fusestripe.kernel.mounting import Mount
 from tests.support.machine import ADA, HOMES, Machine, python_program
 from tests.support.seaweed import free_ports
 from tests.support.server_process import ServerProcess
+from tests.support.started import Started
 
 __all__ = ["NODES", "ROOT", "SlurmCluster", "eventually"]
 
@@ -71,30 +72,11 @@ def eventually(condition: Callable[[], bool], timeout: float = 40.0) -> None:
         time.sleep(0.1)
 
 
-class SlurmCluster:
+class SlurmCluster(Started):
     """Two nodes, n1 and n2, that run the Prolog, Epilog and TaskProlog of ``mount/slurm``.
 
     Each job writes where it is told to below ``directory``, which it knows as /srv.
     """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._stack = ExitStack()
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> SlurmCluster:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End every daemon and with the last the mount namespace."""
-        self._stack.close()
 
     def _start(self) -> None:
         self._machine = self._stack.enter_context(Machine(self.directory))
