@@ -92,6 +92,7 @@ def test_what_boot_asks_for_is_mounted_and_what_fails_does_not_stop_it(up: Boote
     properties = up.machine.properties(up.unit("now"))
     assert (properties["ActiveState"], properties["What"]) == ("active", (up.at / "source").as_uri())
     failed = up.unit("fails")
+    until(lambda: up.machine.properties(failed)["ActiveState"] == "failed")  # nobody waits for it
     assert up.machine.properties(failed)["Result"] == "exit-code"
     said = [entry["MESSAGE"] for entry in up.machine.journal("-u", failed)]
     assert any(f"{up.at}/source/no does not exist" in line for line in said), said
