@@ -35,8 +35,11 @@ IDLE_SECONDS = 30.0
 IDLE_CONNECTIONS = 64
 """Kept at most. More run at once, but 256 for each of several stores would use up the descriptors."""
 FIRST_PIECE = 64 * 1024
-PIECE = 1024 * 1024
-"""Bytes between two calls of ``progress``: few at first, since a reader waits only for its own bytes."""
+PIECE = 256 * 1024
+"""Bytes between two calls of ``progress``: few at first, since a reader waits only for its own bytes.
+
+More than these save nothing that shows, and would be a silence to who watches a slow connection.
+"""
 
 _TROUBLE = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
 _GARBLED = (email.errors.MissingHeaderBodySeparatorDefect, email.errors.FirstHeaderLineIsContinuationDefect)
