@@ -36,7 +36,9 @@ class Lab:
         self._end, self._told = os.pipe()
         self._thread = threading.Thread(target=serve, args=(self.giver, self.path, owner, self._end))
         self._thread.start()
-        until(lambda: os.path.exists(self.path))
+        until(
+            lambda: os.path.exists(self.path) and os.stat(self.path).st_uid == user
+        )  # it is given away then
 
     def close(self) -> None:
         if not self._thread.is_alive():
