@@ -285,6 +285,12 @@ def left(directory: Path, name: str, *, age: float = LEFT_SECONDS + 60) -> Path:
 
 def test_what_was_left_long_ago_is_swept(tmp_path: Path) -> None:
     killed = [left(tmp_path, f"{'a' * 16}.{suffix}") for suffix in ("log", "lock", "sock", "sock.new")]
+    spare = tmp_path / f"{'e' * 16}.cache"
+    spare.mkdir()
+    left(spare, "a.data")
+    old = time.time() - LEFT_SECONDS - 3600
+    os.utime(spare, (old, old))
+    killed.append(spare)
     kept = [
         left(tmp_path, f"{'b' * 16}.log", age=LEFT_SECONDS - 3600),  # somebody may want to know why
         left(tmp_path, "notes.log"),

@@ -78,6 +78,13 @@ async def test_a_refusal_keeps_its_message_and_mend(path: str) -> None:
             await ask(path, "refuse")
 
 
+async def test_a_request_that_is_too_long_is_not_sent(path: str) -> None:
+    async with serving(path, {"echo": echo}):
+        with pytest.raises(MountError, match="more than one request holds: name directories instead"):
+            await ask(path, "echo", times=1, word="x" * control.LONGEST_REQUEST)
+        assert await ask(path, "echo", times=1, word="x") == [{"number": 0, "word": "x"}]
+
+
 async def test_an_unknown_command_is_named(path: str) -> None:
     async with serving(path, {}):
         with pytest.raises(MountError, match='does not know "dance"'):

@@ -123,6 +123,7 @@ def test_where_else_a_tree_is_mounted() -> None:
     assert mounting.elsewhere(found[0], found) == ["/bind", "/over1", "/over2"]
     assert mounting.elsewhere(found[1], found) == ["/over3"]
     assert mounting.elsewhere(found[2], found) == ["/mnt/a"]
+    assert mounting.elsewhere(found[2], []) == []  # it went meanwhile
     twice = [*found, found[0]]
     assert mounting.elsewhere(found[0], twice)[-3:] == ["/mnt/a", "/over1", "/over2"]
 
