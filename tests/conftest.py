@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.azure_server import AzureServer
 from tests.support.google_server import GoogleServer
@@ -16,6 +17,10 @@ from tests.support.mounted_store import MountedStore
 from tests.support.proxy import Proxy
 from tests.support.seaweed import SeaweedServer
 from tests.support.web_server import WebServer
+
+# How long one example takes says something of the machine, and of who else uses it, alone.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 _bucket_numbers = itertools.count(1)
 

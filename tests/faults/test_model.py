@@ -345,7 +345,6 @@ def _try(seed: int, of_the_test: Lab) -> None:
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,
-            deadline=None,
             database=None,
             print_blob=False,
             report_multiple_bugs=False,

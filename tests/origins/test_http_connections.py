@@ -152,18 +152,23 @@ class TestKeptConnections:
 
     def test_so_many_are_kept_and_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(http_connections, "IDLE_CONNECTIONS", 3)
-        together = threading.Barrier(8)
 
-        def one(_: int) -> bytes:
-            with connections.request("GET", "/", {}, timeout=TIMEOUT) as got:
-                together.wait(TIMEOUT)
-                return got.read(10)
+        def ask_together(count: int) -> list[bytes]:
+            """Each on a connection of its own."""
+            together = threading.Barrier(count)
+
+            def one(_: int) -> bytes:
+                with connections.request("GET", "/", {}, timeout=TIMEOUT) as got:
+                    together.wait(TIMEOUT)
+                    return got.read(10)
+
+            with ThreadPoolExecutor(count) as pool:
+                return list(pool.map(one, range(count)))
 
         scripts = [[answer(b"1"), answer(b"2")]] * 8
         with scripted_server(*scripts) as server, connected(server) as connections:
-            with ThreadPoolExecutor(8) as pool:
-                assert list(pool.map(one, range(8))) == [b"1"] * 8
-            assert [ask(connections) for _ in range(3)] == [b"2"] * 3
+            assert ask_together(8) == [b"1"] * 8
+            assert ask_together(3) == [b"2"] * 3
             assert sum(ended.wait(TIMEOUT) for ended in server.ended) == 8
 
     def test_closing_lets_go_of_all(self) -> None:

@@ -78,7 +78,7 @@ def torn(states: list[bytes], step: int, at: float) -> bytes:
     return after[:cut] + before[cut:].ljust(len(after) - cut, b"\0")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 3), st.floats(0, 1), st.integers(0, 3), st.floats(0, 1), st.booleans(), st.booleans())
 def test_torn_writes(
     history: History, step: int, at: float, ledger_step: int, ledger_at: float, whole: bool, short: bool
@@ -113,7 +113,7 @@ def put_together(states: list[bytes], unit: int, chosen: list[int]) -> bytes:
     return b"".join(parts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 4), exceptions, st.integers(0, 4), exceptions)
 def test_writes_that_reached_the_disk_in_any_order(
     history: History,
@@ -172,7 +172,7 @@ def damaged(content: bytes, other: bytes, kind: str, at: float, amount: int) -> 
     return bytes(changed)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(changes)
 def test_any_damage(history: History, changes: list[tuple[str, str, float, int]]) -> None:
     store = open_store(history.directory)

@@ -139,7 +139,7 @@ def test_names_outside_are_refused_by_name(protocol: int, tmp_path: Path) -> Non
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_bytes_give_an_answer(data: st.DataObject) -> None:
     """Changed, cut or made up: in the process of its own, which outlives none of it and says one thing."""
     changed = bytearray(HONEST)

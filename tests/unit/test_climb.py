@@ -43,7 +43,7 @@ def test_five_measurements_find_what_pays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORIGINS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_it_stays_there_under_noise(name: str, seed: int) -> None:
     origin = ORIGINS[name]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusestripe.cache.ledger import decode_header, decode_records, encode_header, encode_record
@@ -106,7 +106,7 @@ def spoilt(draw: st.DrawFn, document: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_parser_understands_or_refuses_in_one_line(name: str, data: st.DataObject) -> None:
     parse, document, refusal = PARSERS[name]
@@ -115,7 +115,7 @@ def test_a_parser_understands_or_refuses_in_one_line(name: str, data: st.DataObj
     assert is_one_line(refused(parse, body, refusal))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(body=st.one_of(spoilt(LEDGER), st.binary(max_size=300)))
 def test_a_ledger_gives_only_what_was_written_whole(body: bytes) -> None:
     header = decode_header(body)

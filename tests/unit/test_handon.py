@@ -71,7 +71,7 @@ class Spreading(RuleBasedStateMachine):
 
 
 TestSpreading = Spreading.TestCase
-TestSpreading.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSpreading.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 class Tree:
@@ -100,7 +100,7 @@ class Tree:
 
 
 @given(members=st.integers(2, 300), fanout=st.integers(2, 8), chance=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_all_at_once_make_a_tree_as_deep_as_a_logarithm(members: int, fanout: int, chance: Random) -> None:
     tree = Tree(members, fanout, BUSY)
     askers = [name for name in tree.nodes if name != tree.owner]
@@ -113,7 +113,7 @@ def test_all_at_once_make_a_tree_as_deep_as_a_logarithm(members: int, fanout: in
 
 
 @given(members=st.integers(2, 200))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_where_all_are_busy_trees_are_deeper_by_so_many_hops_at_most(members: int) -> None:
     tree = Tree(members, FANOUT, busy=0)
     for number in range(1, members):
@@ -123,7 +123,7 @@ def test_where_all_are_busy_trees_are_deeper_by_so_many_hops_at_most(members: in
 
 
 @given(members=st.integers(2, 100), fanout=st.integers(1, 8), ends=st.lists(st.booleans(), min_size=100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_all_are_served_whatever_ends_meanwhile(members: int, fanout: int, ends: list[bool]) -> None:
     tree = Tree(members, fanout, BUSY)
     under_way: list[str] = []

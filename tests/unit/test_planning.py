@@ -40,7 +40,14 @@ class Shop:
 
         named = [f"r/{path}" for path in paths]
         await prefetch(self.tree, self.house.prefetcher, named, send, check=False, pin=pin)
+        await self.rest()
         return ended
+
+    async def rest(self) -> None:
+        """Until nothing uses a file any more: one that is whole is read back, and held, a little longer."""
+        cache = self.house.cache
+        assert cache is not None
+        await until(lambda: cache.statistics().held == 0)
 
 
 async def test_files_and_bytes_and_where_from(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -112,9 +119,7 @@ async def test_what_does_not_fit(
 async def test_a_plan_is_no_use_of_what_is_there(nursery: trio.Nursery, tmp_path: Path) -> None:
     shop = Shop(nursery, tmp_path)
     await shop.bring("d/file0")
-    cache = shop.house.cache
-    assert cache is not None
-    await until(lambda: cache.statistics().held == 0)  # to let go of it is the last use
+    # To let go of it was the last use.
     ledgers = {path: path.stat().st_atime_ns for path in tmp_path.rglob("*.ledger")}
     everything = sorted(tmp_path.rglob("*"))
     await shop.plan("d")

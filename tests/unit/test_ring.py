@@ -64,7 +64,7 @@ def test_own_stripes_come_first_and_none_is_lost(
 
 
 @given(key=keys, first=st.integers(0, 1 << 20))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_nodes_do_not_ask_in_the_same_order(key: str, first: int) -> None:
     members = [f"node{number}:4817" for number in range(8)]
     stripes = range(first, first + 256)
