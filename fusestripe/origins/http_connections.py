@@ -34,12 +34,15 @@ IDLE_SECONDS = 30.0
 """A connection unused for longer is not used again: servers and firewalls forget it, some without a word."""
 IDLE_CONNECTIONS = 64
 """Kept at most. More run at once, but 256 for each of several stores would use up the descriptors."""
-FIRST_PIECE = 64 * 1024
+FIRST_PIECE = 16 * 1024
 PIECE = 256 * 1024
 """Bytes between two calls of ``progress``: few at first, since a reader waits only for its own bytes.
 
-More than these save nothing that shows, and would be a silence to who watches a slow connection.
+The kernel asks for 16 KiB where one byte is read. More than the latter save nothing that shows, and would be
+a silence to who watches a slow connection.
 """
+LEAST = 64 * 1024
+"""Bytes of a body that have to come in the time in which not one may stay away."""
 
 _TROUBLE = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
 _GARBLED = (email.errors.MissingHeaderBodySeparatorDefect, email.errors.FirstHeaderLineIsContinuationDefect)
@@ -77,8 +80,8 @@ class Answer:
         body = bytearray()
         try:
             while len(body) < limit:
-                self._response.allow(FIRST_PIECE)
-                piece = self._response.read(min(FIRST_PIECE, limit - len(body)))
+                self._response.allow(LEAST)
+                piece = self._response.read(min(LEAST, limit - len(body)))
                 if not piece:
                     break
                 body += piece
@@ -135,7 +138,7 @@ class HttpConnections:
         """The answer to ``method`` (GET, HEAD: it may be sent twice) of ``target``, a path with its query.
 
         ``timeout``: seconds for connecting, for the head, and without a byte in the body, after which it has
-        failed; so it has where less than FIRST_PIECE of the body comes in that time. Redirects are not
+        failed; so it has where less than LEAST of the body comes in that time. Redirects are not
         followed. Raises OriginUnavailable where no answer comes; a connection that the server has closed
         meanwhile is replaced in silence.
         """
@@ -194,7 +197,7 @@ class _Response(http.client.HTTPResponse):
 
     def allow(self, count: int) -> None:
         """``count`` bytes are wanted next: as long as so many may take."""
-        self._bytes.until = time.monotonic() + self._patience * max(1.0, count / FIRST_PIECE)
+        self._bytes.until = time.monotonic() + self._patience * max(1.0, count / LEAST)
 
 
 class _Hurried(io.RawIOBase):

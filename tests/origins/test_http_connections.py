@@ -191,7 +191,7 @@ class TestBodies:
             with connections.request("GET", "/", {}, timeout=TIMEOUT) as got:
                 got.fill(into, told.append)
             assert into == body
-            assert told == [kib * KIB for kib in (64, 128, 256, 512, 768, 1024)]
+            assert told == [kib * KIB for kib in (16, 32, 64, 128, 256, 512, 768, 1024)]
 
     @pytest.mark.parametrize("last", [b"", SILENCE], ids=["closed", "silent"])
     def test_one_that_ends_early(self, last: bytes) -> None:

@@ -37,17 +37,18 @@ class Link:
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self._due = 0.0
-        self._least = 0
+        self._quantum = _quantum(rate)
+        self._least = FIRST_BYTES
 
     def begin(self) -> None:
-        """A body starts: no credit for the time before, and its first bytes go without gathering more."""
+        """A body starts: no credit for the time before, and its first bytes go without gathering many."""
         self._due = max(self._due, time.monotonic())
         self._least = FIRST_BYTES
 
     def grant(self, most: int) -> int:
         """How many bytes, up to ``most``, have passed by now; sleeps until it is worth a system call."""
         _sleep_until(self._due + min(most, self._least) / self.rate)
-        self._least = _quantum(self.rate)
+        self._least = min(2 * self._least, self._quantum)
         now = time.monotonic()
         self._due = max(self._due, now - LINK_CREDIT)
         return max(1, min(most, int((now - self._due) * self.rate)))
