@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PATIENCE = 1.0
-_KEEPER = (
-    f"import fusestripe.keeper as keeper; keeper.PATIENCE = {_PATIENCE}; raise SystemExit(keeper.main())"
-)
+_KEEPER = """
+import sys, fusestripe.keeper as keeper
+keeper.PATIENCE = float(sys.argv[1])
+sys.exit(keeper.main())
+"""
 # Begins, has a descriptor kept, and is ready; what it does then follows. The next one ends.
 _DAEMON = """
 import os, pathlib, signal, socket, sys, time
@@ -33,6 +34,8 @@ keeper.send(b"READY=1")
 _SILENT = "signal.pause()"
 _LIVELY = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+with lives.open("a") as file:
+    print("watched", file=file)
 while True:
     keeper.send(b"WATCHDOG=1")
     time.sleep(0.1)
@@ -40,12 +43,11 @@ while True:
 
 
 @contextmanager
-def kept(does: str, lives: Path) -> Iterator[subprocess.Popen[str]]:
+def kept(does: str, lives: Path, patience: float) -> Iterator[subprocess.Popen[str]]:
     """A keeper of a daemon that ``does`` this once it is ready."""
+    keep = [sys.executable, "-c", _KEEPER, str(patience)]
     order = {"command": [sys.executable, "-c", _DAEMON + does, str(lives)], "ready_fd": -1}
-    with subprocess.Popen(
-        [sys.executable, "-c", _KEEPER], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as keeper:
+    with subprocess.Popen(keep, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as keeper:
         try:
             assert keeper.stdin is not None
             keeper.stdin.write(json.dumps(order))
@@ -60,6 +62,11 @@ def lines_of(lives: Path) -> list[str]:
     return lives.read_text().splitlines() if lives.exists() else []
 
 
+def state_of(pid: int) -> str:
+    """S: it waits. T: it is stopped (proc_pid_stat(5))."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 30
     while not condition():
@@ -69,7 +76,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def test_a_daemon_that_says_nothing_any_more_is_followed_by_another(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
-    with kept(_SILENT, lives) as keeper:
+    with kept(_SILENT, lives, patience=1) as keeper:
         _, said = keeper.communicate(timeout=30)
     assert keeper.returncode == 0, said
     hung, killed = said.splitlines()
@@ -80,18 +87,18 @@ def test_a_daemon_that_says_nothing_any_more_is_followed_by_another(tmp_path: Pa
 
 def test_one_that_was_stopped_together_with_its_keeper_is_left_alone(tmp_path: Path) -> None:
     """As a container's pause and a machine's sleep do; the keeper may well be the first to go on."""
-    lives = tmp_path / "lives"
-    with kept(_LIVELY, lives) as keeper:
-        until(lambda: lines_of(lives))
+    lives, patience = tmp_path / "lives", 2.0
+    with kept(_LIVELY, lives, patience) as keeper:
+        until(lambda: len(lines_of(lives)) == 2)
         daemon = int(lines_of(lives)[0].split()[-1])
-        for pid in (daemon, keeper.pid):
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(2.5 * _PATIENCE)
+        os.kill(daemon, signal.SIGSTOP)
+        until(lambda: (state_of(daemon), state_of(keeper.pid)) == ("T", "S"))  # all that it said was heard
+        os.kill(keeper.pid, signal.SIGSTOP)
+        time.sleep(1.5 * patience)
         os.kill(keeper.pid, signal.SIGCONT)
-        time.sleep(_PATIENCE / 4)
+        time.sleep(patience / 2)
         os.kill(daemon, signal.SIGCONT)
-        time.sleep(_PATIENCE)
         os.kill(daemon, signal.SIGTERM)
         _, said = keeper.communicate(timeout=30)
     assert (keeper.returncode, said) == (0, "")
-    assert len(lines_of(lives)) == 1
+    assert len(lines_of(lives)) == 2
