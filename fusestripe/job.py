@@ -60,13 +60,16 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What the end of a job must know of its start. ``pinned`` are URLs."""
+    """What the end of a job must know of its start. ``pinned`` are URLs.
+
+    ``is_shared``: another may have mounted at ``mountpoint`` first.
+    """
 
     mountpoint: str
-    is_named: bool
-    is_made: bool
-    cache_dir: str
-    pinned: tuple[str, ...]
+    is_shared: bool
+    is_made: bool = False
+    cache_dir: str = ""
+    pinned: tuple[str, ...] = ()
 
 
 def plan(job: Job) -> Plan | None:
@@ -117,18 +120,20 @@ def start(job: Job, max_wait: float) -> tuple[str, ...] | None:
 def end(job: Job) -> None:
     """Unmount what ``start`` mounted, whatever became of it, end all its processes, and unpin.
 
+    What somebody else has mounted there meanwhile stays, unless nobody serves it any more.
+
     Who still has files open there gets errors. A second call does nothing. Raises FusestripeError where
     something is left.
     """
     run = _own_runtime_dir()
-    record = _read(run / _RECORD) or _Record(mounting.resolve(job.mountpoint), False, False, "", ())
+    record = _read(run / _RECORD) or _Record(mounting.resolve(job.mountpoint), is_shared=True)
     _failure(lambda: _unmount(record))
     tried = [
         _failure(lambda: _end_processes(run)),
         _failure(lambda: _unmount(record)),  # a mount whose daemon had to be killed, or had only begun
         _failure(lambda: _unpin(record, run)),
     ]
-    if record.is_named or mounting.find_mount(record.mountpoint) is None:
+    if record.is_shared or mounting.find_mount(record.mountpoint) is None:
         _forget(run, record)
     if left := [error for error in tried if error is not None]:
         raise MountError("; ".join(error.message for error in left), mend=left[0].mend)
@@ -245,9 +250,8 @@ def _unmount(record: _Record) -> None:
     mount = mounting.find_mount(record.mountpoint)
     if mount is None or mount.fstype != mounting.FSTYPE:
         return
-    # Where a job names a directory, another of its user's jobs may have mounted there first.
     point = record.mountpoint
-    if not record.is_named or daemon_pid(socket_path(point)) is not None or mounting.is_dead(point):
+    if not record.is_shared or daemon_pid(socket_path(point)) is not None or mounting.is_dead(point):
         stop(point, lazy=True)
 
 
