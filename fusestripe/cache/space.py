@@ -127,15 +127,16 @@ class Space:
         self.disk_is_full = True
         self._counters.add(no_room=1)
 
-    def released(self) -> None:
+    def released(self, *, was_used: bool) -> None:
         """An object is no longer held: a full cache may have something to evict now.
 
-        It does so at once where it is over its limit: files take more than was written to them, since
-        filesystems note in blocks of their own where scattered writes lie. Raises OSError.
+        It does so at once where it is over its limit, and the object ``was_used``: files take more than was
+        written to them, since filesystems note in blocks of their own where scattered writes lie. Raises
+        OSError.
         """
         with self._lock:
             self._full_until = 0.0
-            if self.used >= self.limit:
+            if was_used and self.used >= self.limit:
                 entries = self._scan()
                 if self.used > self.limit:
                     self._make_room(entries, 0)

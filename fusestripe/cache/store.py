@@ -121,7 +121,10 @@ class CacheStore:
         return held.obj
 
     def release(self, obj: CachedObject, *, use: bool = True) -> None:
-        """Undo one ``acquire``. After the last one the object may be evicted."""
+        """Undo one ``acquire``. After the last one the object may be evicted.
+
+        Where none of them used it, nothing is evicted now: whoever looks may have another limit in mind.
+        """
         name = obj.name
         with self._claim(name):
             held = self._held.get(name)
@@ -139,7 +142,7 @@ class CacheStore:
                 del self._held[name]
             self._marks.let_go(name)
         with suppress(OSError):  # the next write will meet it, and say so
-            self._space.released()
+            self._space.released(was_used=held.used)
 
     def pin(self, version: ObjectVersion, until: float | None = None) -> None:
         """Keep ``version`` from eviction until ``until`` (seconds since the epoch; None: for ever).

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from fusestripe.cache.files import CacheDirectory
+from fusestripe.errors import CacheError
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Tree
 from fusestripe.planning import Absent, Plan, PlannedFile, Share, Shares, make_plan
@@ -31,15 +32,15 @@ class Shop:
         selected = Selected(tuple(f"r/{path}" for path in paths))
         return await make_plan(self.tree, self.house.files, selected, directory="cache", shares=shares)
 
-    async def bring(self, *paths: str, pin: Pin | None = None) -> list[Report]:
+    async def bring(self, *paths: str, pin: Pin | None = None, check: bool = False) -> list[Report]:
         ended: list[Report] = []
 
         async def send(report: Report) -> None:
-            if report.state in ("done", "failed"):
+            if report.state in ("done", "missing", "failed"):
                 ended.append(report)
 
         named = [f"r/{path}" for path in paths]
-        await prefetch(self.tree, self.house.prefetcher, named, send, check=False, pin=pin)
+        await prefetch(self.tree, self.house.prefetcher, named, send, check=check, pin=pin)
         await self.rest()
         return ended
 
@@ -125,6 +126,23 @@ async def test_a_plan_is_no_use_of_what_is_there(nursery: trio.Nursery, tmp_path
     await shop.plan("d")
     assert {path: path.stat().st_atime_ns for path in tmp_path.rglob("*.ledger")} == ledgers
     assert sorted(tmp_path.rglob("*")) == everything
+
+
+async def test_whoever_only_looks_with_a_smaller_limit_in_mind_evicts_nothing(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    await Shop(nursery, tmp_path).bring("d")
+    shop = Shop(nursery, tmp_path, cache_size=3 * SIZE)
+    plan = await shop.plan("d/file0", "d/file1")
+    assert (plan.cached, plan.fits) == (2 * SIZE, True)
+    assert not (await shop.plan("d")).fits
+    everything = sorted(tmp_path.rglob("*"))
+    assert [report.done for report in await shop.bring("d", check=True)] == [SIZE] * 6
+    with pytest.raises(CacheError, match="are more than the"):
+        await shop.bring("d")
+    assert sorted(tmp_path.rglob("*")) == everything
+    await shop.bring("d/file0")
+    assert len(list(tmp_path.rglob("*.data"))) == 3, "who uses it makes room"
 
 
 async def test_a_cache_that_does_not_tell(nursery: trio.Nursery, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ async def test_what_was_kept_in_memory_while_there_was_no_room_is_saved_later(
     await until(lambda: all(house.stripes._stripes[key].settled.is_set() for key in house.stripes._stripes))
     assert file.cached.present_bytes == 0
     house.cache._space.limit = GIB
-    house.cache._space.released()
+    house.cache._space.released(was_used=True)
     await house.prefetcher.prefetch(file, Headway())
     assert file.cached.complete
 
