@@ -51,6 +51,8 @@ CHECK_AGAIN_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
 # How often memory is given back that nobody has asked for since the last time (seconds).
 TRIM_SECONDS = 10.0
+# How often it is seen whether an origin is silent (seconds).
+LISTEN_SECONDS = 1.0
 # How often it is seen whether a cache disk that failed has rested (seconds).
 DISK_SECONDS = 0.5
 # A cache disk that does not answer must not keep `mount` waiting for longer (seconds).
@@ -125,6 +127,7 @@ class Engine:
         )
         services.start_soon(self._trim)
         services.start_soon(self._look_after_disk)
+        services.start_soon(self._look_after_origins)
         if peering is not None:
             services.start_soon(
                 peering.run, self.reader, self.files, self.stripes, origins.values(), self.pool.buffers
@@ -136,6 +139,11 @@ class Engine:
             if self.cache.health.state != "normal" and self.cache.health.worth_trying:
                 with suppress(CacheError):
                     await self.disk.run(self.cache.try_disk)
+
+    async def _look_after_origins(self) -> None:
+        while True:
+            await trio.sleep(LISTEN_SECONDS)
+            self.traffic.look()
 
     async def _trim(self) -> None:
         while True:

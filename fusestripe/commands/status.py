@@ -38,6 +38,8 @@ BESIDE_PEERS = 12
 """The same for what came from peers, where something did."""
 PEERS_SHOWN = 4
 """Peers that are not asked, named with the reason."""
+SILENT_SECONDS = 2.0
+"""An origin that has sent nothing for so long is said to be silent."""
 FILES_AT_LEAST = 3
 """Open files that are shown on however small a screen."""
 
@@ -193,6 +195,8 @@ def _facts(status: Status) -> Table:
     for route in status.routes:
         row("route", f"{route.path} shows {route.url}")
         row("", _traffic(route.traffic))
+        if route.traffic.silent >= SILENT_SECONDS:
+            row("", _silence(route.traffic))
     row("daemon", f"pid {status.pid}, version {status.version}, up {format_duration(status.uptime)}")
     row("log", status.log or "on stderr: the terminal or the journal of what started it")
     by_daemon = f"{reads.count:,} by the daemon, {format_size(reads.bytes)}, {_count(reads.errors, 'error')}"
@@ -254,6 +258,11 @@ def _traffic(traffic: TrafficStatistics) -> str:
     return (
         f"{_count(traffic.allowed, 'stripe')} in flight at most, {of}; {format_size(traffic.fetched)} fetched"
     )
+
+
+def _silence(traffic: TrafficStatistics) -> str:
+    because = f": {traffic.why}" if traffic.why else ""
+    return f"nothing has come for {format_duration(traffic.silent)}{because}; it is asked again"
 
 
 def _files(files: Sequence[FileStatistics], width: int) -> Table:

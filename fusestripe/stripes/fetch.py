@@ -97,7 +97,8 @@ class Fetcher:
         traffic.streams.began(stripe)
         had, brought = stripe.filled, 0
         try:
-            brought = await self._persist(origin, stripe, offset, traffic, instead)
+            with traffic.silence.asking():
+                brought = await self._persist(origin, stripe, offset, traffic, instead)
         except OriginError as error:
             self._errors += 1
             self._remember(stripe, error, before, trio.current_time() + SETTLED_SECONDS)
@@ -118,13 +119,18 @@ class Fetcher:
         """Ask again, each time for what is still missing, as long as that may help."""
         brought = 0
         backoff = Backoff(self._timeout)
+
+        def progressed(count: int) -> None:
+            backoff.progressed(count)
+            traffic.silence.broken()
+
         while True:
             self._requests += 1
             request = StripeRequest(
                 origin,
                 stripe,
                 offset,
-                backoff.progressed,
+                progressed,
                 lambda: backoff.ends,
                 stripes=self._stripes,
                 traffic=traffic,
@@ -133,6 +139,7 @@ class Fetcher:
             try:
                 await request.run()
             except OriginError as error:
+                traffic.silence.failed(error)
                 if instead is not None and error.transient:
                     had = stripe.filled
                     await instead(stripe)

@@ -8,6 +8,7 @@ import msgspec
 
 from fusestripe.origins.base import Origin
 from fusestripe.stripes.pace import Pace
+from fusestripe.stripes.silence import Silence
 from fusestripe.stripes.tuning import Streams
 from fusestripe.units import MIB
 
@@ -24,12 +25,15 @@ class TrafficStatistics(msgspec.Struct, frozen=True):
     """``allowed`` stripes may be in flight now: of all files together where that is ``tuned``, else of each.
 
     ``fetched`` are the bytes that came from the origin since the start, ``hedged`` those asked for twice.
+    ``silent``: seconds for which nothing has come of what was asked for; ``why`` is the last failure since.
     """
 
     allowed: int
     tuned: bool
     fetched: int
     hedged: int
+    silent: float = 0.0
+    why: str = ""
 
 
 class Traffic:
@@ -38,8 +42,9 @@ class Traffic:
     ``doubles`` is how many requests have a second one, or lost to it and still run.
     """
 
-    def __init__(self, streams: Streams, threads: int) -> None:
+    def __init__(self, url: str, streams: Streams, threads: int) -> None:
         self.streams = streams
+        self.silence = Silence(url)
         self._doubles_at_most = max(1, threads // HEDGED_THREADS)
         self.pace = Pace()
         self.fetched = 0
@@ -62,6 +67,8 @@ class Traffic:
             tuned=self.streams.tuned,
             fetched=self.fetched,
             hedged=self.hedged,
+            silent=self.silence.seconds,
+            why=self.silence.why,
         )
 
 
@@ -80,8 +87,13 @@ class TrafficTable:
         """The one of ``origin``."""
         traffic = self._traffics.get(origin)
         if traffic is None:
-            traffic = self._traffics[origin] = Traffic(self._streams(origin), self._threads)
+            traffic = self._traffics[origin] = Traffic(origin.url, self._streams(origin), self._threads)
         return traffic
+
+    def look(self) -> None:
+        """Tell the log of origins that are silent; to be called now and then."""
+        for traffic in self._traffics.values():
+            traffic.silence.look()
 
     @property
     def fetched(self) -> int:
