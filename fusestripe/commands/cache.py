@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-from rich.table import Table
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
 from rich.text import Text
 
-from fusestripe.cache.catalogue import CacheCatalogue, CacheEntry, Removed
+from fusestripe.cache.catalogue import CacheCatalogue, CacheEntry, Removed, Verified
 from fusestripe.commands.completing import urls as url_schemes
 from fusestripe.commands.options import config_option, json_option, print_json, setting_options
 from fusestripe.commands.status import ANY_WIDTH, format_duration, shorten
@@ -84,17 +84,16 @@ def verify(cache_dir: str | None, config: str | None, as_json: bool) -> None:
     """
     bad = good = 0
     shown: list[dict[str, object]] = []
-    with _open(cache_dir, config) as catalogue, _progress() as bar:
+    with _open(cache_dir, config) as catalogue:
         entries = catalogue.entries()
-        for checked in catalogue.verify(entries, bar.tell):
-            bar.close()
+        for checked, say in _verified(catalogue, entries):
             bad += checked.bad_stripes
             good += checked.good_bytes
             found = {"good_bytes": checked.good_bytes, "bad_stripes": checked.bad_stripes}
             shown.append(_shown(checked.entry) | found)
             if not as_json:
                 verdict = f"{checked.bad_stripes} bad, cleared" if checked.bad_stripes else "good"
-                click.echo(f"{_name(checked.entry)}: {format_size(checked.good_bytes)} {verdict}")
+                say(f"{_name(checked.entry)}: {format_size(checked.good_bytes)} {verdict}")
     stripes = "1 bad stripe" if bad == 1 else f"{bad:,} bad stripes"
     if as_json:
         print_json(shown)
@@ -212,30 +211,35 @@ def _distinct_names(entries: Sequence[CacheEntry]) -> list[str]:
     return names
 
 
-class _Bar:
-    """How far one file after the other is; on a terminal."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def tell(self, entry: CacheEntry, length: int) -> None:
-        """``length`` bytes more of ``entry`` were looked at."""
-        if not self._progress.task_ids:
-            self._progress.add_task(shorten(_name(entry)), total=entry.present_bytes)
-        self._progress.update(self._progress.task_ids[0], advance=length)
-
-    def close(self) -> None:
-        """The file is done."""
-        for task in self._progress.task_ids:
-            self._progress.remove_task(task)
-
-
-@contextmanager
-def _progress() -> Iterator[_Bar]:
+def _verified(
+    catalogue: CacheCatalogue, entries: Sequence[CacheEntry]
+) -> Iterator[tuple[Verified, Callable[[str], None]]]:
+    """What of each is good, and what prints a line about it: on a terminal above the bar for all of them."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(binary_units=True))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield _Bar(progress)
+    with Progress(
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=None),
+        DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        disable=not console.is_terminal,
+    ) as progress:
+        task = progress.add_task("", total=sum(entry.present_bytes for entry in entries))
+
+        def tell(entry: CacheEntry, length: int) -> None:
+            name = shorten(printable(entry.version.path), max(16, console.width // 3))
+            progress.update(task, description=name, advance=length)
+
+        def say(line: str) -> None:
+            if console.is_terminal and sys.stdout.isatty():
+                progress.console.print(Text(line), soft_wrap=True)
+            else:
+                click.echo(line)
+
+        for checked in catalogue.verify(entries, tell):
+            yield checked, say
 
 
 def _shown(entry: CacheEntry) -> dict[str, object]:

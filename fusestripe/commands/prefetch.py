@@ -12,6 +12,7 @@ from typing import Protocol
 import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from fusestripe.api import bring, pin_of, plans, ranks_of
@@ -274,7 +275,9 @@ class Bars:
         file = self._files.setdefault(path, _Moved())
         if report.state == "started":
             self._known += report.size
-            self._tasks[path] = self._progress.add_task(shorten(path), total=report.size, speed=file.speed)
+            self._tasks[path] = self._progress.add_task(
+                shorten(path, max(12, self._progress.console.width // 3)), total=report.size, speed=file.speed
+            )
         here, fetched = report.cached + report.fetched - file.here, report.fetched - file.fetched
         file.moved(here, fetched)
         self._total.moved(here, fetched)
@@ -291,7 +294,7 @@ class Bars:
         self._progress.update(self._all, total=self._known, completed=self._total.here)
 
     def note(self, text: str) -> None:
-        """Print it above the last state of the bar."""
+        """Print it above the bars, which go."""
         self._progress.console.print(Text(text))
 
 
@@ -304,12 +307,12 @@ def _display(as_json: bool) -> Iterator[Display]:
         yield Lines()
     else:
         columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            FetchSpeed(),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=None),
+            DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
+            FetchSpeed(table_column=Column(no_wrap=True)),
         )
-        with Progress(*columns, console=console) as progress:
+        with Progress(*columns, console=console, transient=True) as progress:
             yield Bars(progress)
 
 
