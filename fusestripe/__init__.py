@@ -27,6 +27,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """What the API offers is imported when it is first asked for, so that the daemon stays small."""
     if name not in ("Choice", "PrefetchError", "Report", "mount", "prefetch"):

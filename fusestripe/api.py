@@ -48,29 +48,33 @@ class PrefetchError(FusestripeError):
         failed = [report for report in reports if report.state == "failed"]
         first, count = failed[0], f"{len(failed):,} of {len(reports):,}"
         what = "" if len(reports) == 1 else f"{count} files failed, the first of them: "
-        super().__init__(f"{what}{first.path}: {first.error}", mend=first.mend)
+        super().__init__(f"{what}{first.failure}", mend=first.mend)
         self.reports = tuple(reports)
 
 
-@contextlib.contextmanager
 def mount(
     source: str | os.PathLike[str],
     mountpoint: str | os.PathLike[str],
     *,
     config: str | os.PathLike[str] | None = None,
     **settings: Value,
-) -> Iterator[Path]:
+) -> contextlib.AbstractContextManager[Path]:
     """Mount ``source`` (a URL, or a TOML file) at ``mountpoint`` for the block; gives the mountpoint.
 
     ``settings`` have the names that ``-o`` has: cache_dir, stripe_count, endpoint and so on. The cache stays.
     What is still open or mapped at the end of the block can be read as long as it is: the mountpoint is free
     at once, and the daemon ends when the last of it is let go, with this process at the latest.
 
-    Raises ConfigError and MountError. An exception of the block passes, whatever becomes of the mount.
+    Raises ConfigError when it is called, and MountError when the block is entered. An exception of the block
+    passes, whatever becomes of the mount.
     """
-    loaded = _load(os.fspath(source), settings, config)
-    launch(loaded, os.fspath(mountpoint))
-    path = mounting.resolve(os.fspath(mountpoint))
+    return _mounted(_load(os.fspath(source), settings, config), os.fspath(mountpoint))
+
+
+@contextlib.contextmanager
+def _mounted(settings: Settings, mountpoint: str) -> Iterator[Path]:
+    launch(settings, mountpoint)
+    path = mounting.resolve(mountpoint)
     try:
         yield Path(path)
     except BaseException:
@@ -224,6 +228,9 @@ def _sorted(
         if found is None:
             raise MountError(f"{path} is in no fusestripe mount", mend="mount it first, or name a URL")
         by_mount.setdefault((found[0].mountpoint, socket_of(found[0])), []).append(found[1])
+    said = [name for name, value in settings.items() if value is not None]
+    if by_mount and not urls and said:
+        raise ConfigError(f"a mount has its own settings, {said[0]} is for URLs", mend="leave it out")
     loaded = [_load(url, settings, config) for url in urls]
     return [(mountpoint, socket, paths) for (mountpoint, socket), paths in by_mount.items()], loaded
 

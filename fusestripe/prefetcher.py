@@ -254,6 +254,11 @@ class Report(msgspec.Struct, frozen=True):
     from_peers: int = 0
     missing: int = 0
 
+    @property
+    def failure(self) -> str:
+        """What failed, and why; by its path once, where ``error`` names it first."""
+        return self.error if self.error.startswith(self.path) else f"{self.path}: {self.error}"
+
 
 Send = Callable[[Report], Awaitable[None]]
 

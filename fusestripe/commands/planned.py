@@ -46,7 +46,7 @@ def choice_line(choice: Choice) -> str:
 
 def failure(report: Report) -> str:
     """Why a file failed, with the mend, on one line."""
-    return ": ".join(filter(None, (printable(report.path), report.error, report.mend)))
+    return ": ".join(filter(None, (printable(report.failure), report.mend)))
 
 
 def _show(plan: Plan) -> None:

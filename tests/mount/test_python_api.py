@@ -162,6 +162,7 @@ def test_a_prefetch_that_fails_is_no_quiet_matter(aws: MountedStore, tmp_path: P
     states = {report.path: report.state for report in caught.value.reports}
     assert states == {f"{url}/good": "done", f"{url}/none": "failed", f"{url}/nil": "failed"}
     assert str(caught.value).startswith("2 of 3 files failed, the first of them: s3://")
+    assert str(caught.value).count("s3://") == 1
     # To ask what is there is no failure, whatever the answer.
     (report,) = fusestripe.prefetch(f"{url}/good", check=True, cache_dir=tmp_path / "cache")
     assert report.state == "done"
@@ -202,9 +203,9 @@ def test_prefetch_below_a_mount(aws: MountedStore) -> None:
         assert aws.proxy.statistics().count("GET") == 0
 
 
-def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(fusestripe.ConfigError, match="gopher"), fusestripe.mount("gopher://x", tmp_path):
-        pass
+def test_errors_say_what_is_wrong(aws: MountedStore, tmp_path: Path) -> None:
+    with pytest.raises(fusestripe.ConfigError, match="gopher"):
+        fusestripe.mount("gopher://x", tmp_path)  # though nobody enters the block
     with (
         pytest.raises(fusestripe.MountError, match="does not exist"),
         fusestripe.mount(Path("/usr/share").as_uri(), tmp_path / "none", cache_dir=tmp_path / "cache"),
@@ -212,3 +213,10 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
         pass
     with pytest.raises(fusestripe.MountError, match="in no fusestripe mount"):
         fusestripe.prefetch(tmp_path)
+    aws.put("file", b"x")
+    with aws.mount() as mount, pytest.raises(fusestripe.ConfigError, match="cache_dir is for URLs"):
+        fusestripe.prefetch(mount.path / "file", cache_dir=tmp_path / "other")
+
+
+def test_what_it_offers_is_seen() -> None:
+    assert {"mount", "prefetch", "PrefetchError"} <= set(dir(fusestripe))
