@@ -21,6 +21,7 @@ from fusestripe.checkpoints import (
     Tracker,
     Unreadable,
     are_alike,
+    is_named_so,
     layout_of,
     missing_from,
     needed_by,
@@ -222,12 +223,7 @@ class Chooser:
             is_tracked = tracker is not None and name == tracker.directory
             reason = await self._reason_against(checkpoint, is_tracked)
             if not reason:
-                # What is no checkpoint and not named like one need not be explained.
-                return (
-                    checkpoint,
-                    [one for one in skipped if one.reason != UNKNOWN or are_alike(one.path, checkpoint.path)],
-                    files,
-                )
+                return checkpoint, [one for one in skipped if _needs_telling(one, checkpoint.path)], files
             skipped.append(Skipped(checkpoint.path, reason))
         return await self._itself(path, skipped), skipped, files
 
@@ -242,6 +238,8 @@ class Chooser:
                     skipped.clear()
                     return checkpoint
                 reasons = [reason]
+            elif not skipped and any("/" not in name for name in checkpoint.files):
+                reasons = [UNKNOWN]
         more = f"; and {len(reasons) - 3:,} more" if len(reasons) > 3 else ""
         said = f" ({'; '.join(reasons[:3])}{more})" if reasons else ""
         raise NotFound(
@@ -368,6 +366,12 @@ async def prefetch_wanted(
 async def _joined(pieces: AsyncGenerator[bytes, None]) -> bytes:
     async with aclosing(pieces):
         return b"".join([piece async for piece in pieces])
+
+
+def _needs_telling(skipped: Skipped, taken: str) -> bool:
+    """What is no checkpoint, and not named like one, need not be explained."""
+    name = skipped.path.rpartition("/")[2]
+    return skipped.reason != UNKNOWN or are_alike(skipped.path, taken) or is_named_so(name)
 
 
 def _below(path: str, name: str) -> str:

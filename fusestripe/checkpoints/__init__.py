@@ -6,7 +6,7 @@ directory, with "/" between components.
 
 from fusestripe.checkpoints.indexes import Unreadable
 from fusestripe.checkpoints.layouts import layout_of, missing_from, needed_by, parts_of
-from fusestripe.checkpoints.ordering import LATEST, TRACKERS, Tracker, are_alike, order, tracked
+from fusestripe.checkpoints.ordering import LATEST, TRACKERS, Tracker, are_alike, is_named_so, order, tracked
 from fusestripe.checkpoints.parts import Index, Local, Part
 from fusestripe.checkpoints.ranks import Ranks, parse_ranks, ranks_of_node
 
@@ -20,6 +20,7 @@ __all__ = [
     "Tracker",
     "Unreadable",
     "are_alike",
+    "is_named_so",
     "layout_of",
     "missing_from",
     "needed_by",

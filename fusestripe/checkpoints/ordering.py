@@ -11,10 +11,11 @@ from fusestripe.checkpoints.deepspeed import LATEST
 from fusestripe.checkpoints.indexes import tag_of
 from fusestripe.checkpoints.megatron import TRACKER, iteration_of
 
-__all__ = ["LATEST", "TRACKERS", "Tracker", "are_alike", "order", "tracked"]
+__all__ = ["LATEST", "TRACKERS", "Tracker", "are_alike", "is_named_so", "order", "tracked"]
 
 _NUMBER = re.compile(r"[0-9]+")
 _TEMPORARY = re.compile(r"(^|[-_.])(tmp|temp|temporary|partial|incomplete)([-_.]|$)|^\.", re.IGNORECASE)
+_SAYS_SO = re.compile(r"(ckpt|checkpoint|epoch|iter|step)[-_=a-z]*[0-9]", re.IGNORECASE)
 
 TRACKERS: Mapping[str, Callable[[bytes], str]] = {LATEST: tag_of, TRACKER: iteration_of}
 """Files that name the newest checkpoint beside them once it is whole, and how they are read."""
@@ -58,6 +59,11 @@ def tracked(names: Iterable[str], tracker: Tracker) -> tuple[list[str], list[str
 def are_alike(name: str, other: str) -> bool:
     """Whether they differ in their numbers alone."""
     return _skeleton(name) == _skeleton(other)
+
+
+def is_named_so(name: str) -> bool:
+    """Whether it says itself that it is a checkpoint."""
+    return _SAYS_SO.search(name) is not None
 
 
 def _skeleton(name: str) -> str:

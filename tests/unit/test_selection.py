@@ -13,7 +13,7 @@ from fusestripe.errors import NotFound, OriginUnavailable
 from fusestripe.namespace.routes import RouteTable
 from fusestripe.namespace.tree import Listing, Tree
 from fusestripe.prefetcher import Report
-from fusestripe.selection import Choice, Chooser, Selected, Skipped, Wanted
+from fusestripe.selection import UNKNOWN, Choice, Chooser, Selected, Skipped, Wanted
 from tests.support.dcp_metadata import metadata
 from tests.support.memory_origin import MemoryOrigin
 from tests.unit.test_reader import House
@@ -90,7 +90,11 @@ async def test_one_of_no_layout_is_told_where_it_is_named_alike(
 ) -> None:
     shop = Shop(nursery, tmp_path, dcp("run/step-1") | {"run/step-2/model.pt": b"p"})
     choice = await shop.choice()
-    assert choice.skipped == (Skipped("run/step-2", "no checkpoint of a layout that is known"),)
+    assert choice.skipped == (Skipped("run/step-2", UNKNOWN),)
+    # Or says itself that it is one.
+    files = dcp("run/run-7") | {f"run/{name}/model.pt": b"p" for name in ("step-9", "epoch=8", "logs-10")}
+    choice = await Shop(nursery, tmp_path / "b", files).choice()
+    assert choice.skipped == (Skipped("run/step-9", UNKNOWN), Skipped("run/epoch=8", UNKNOWN))
 
 
 async def test_what_has_just_been_written_counts(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -231,6 +235,9 @@ async def test_nothing_to_take(nursery: trio.Nursery, tmp_path: Path) -> None:
     )
     shop = Shop(nursery, tmp_path / "b", {"run/best/model.pt": b"p", "file": b"x"})
     assert await shop.refusal() == "there is no whole checkpoint in memory:///run"
+    shop.origin.files["run/model.pt"] = b"p"
+    shop.tree.forget("run/any")
+    assert await shop.refusal() == f"there is no whole checkpoint in memory:///run ({UNKNOWN})"
     selected = await shop.select(LATEST, "file", "nothing")
     assert [failure.mend for failure in selected.failures] == ["--latest wants a directory", ""]
 
