@@ -19,7 +19,7 @@ from fusestripe.commands.options import (
     read_flags,
     setting_options,
 )
-from fusestripe.config import load
+from fusestripe.config import Settings, load
 from fusestripe.doctor import Finding, examine
 from fusestripe.errors import ConfigError
 from fusestripe.origins.registry import FACTORIES
@@ -57,13 +57,21 @@ def doctor(
 
 
 def _examined(url: str | None, config: str | None, flags: dict[str, object]) -> Iterator[Finding]:
-    """All findings; where the settings cannot be used, that one, and the machine by the defaults."""
+    """All findings; where the settings cannot be used, that one, and the machine by what is left of them."""
     try:
         settings = load(url, flags, config=config, schemes=FACTORIES)
     except ConfigError as error:
         yield Finding("settings", "fail", error.message, error.mend)
-        settings = load(None, {}, environ={})
+        settings = _without_source(flags)
     yield from examine(settings)
+
+
+def _without_source(flags: dict[str, object]) -> Settings:
+    """What flags and environment say, unless it is they that cannot be used."""
+    try:
+        return load(None, flags)
+    except ConfigError:
+        return load(None, {}, environ={})
 
 
 def show(console: Console, finding: Finding) -> None:

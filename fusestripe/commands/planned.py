@@ -59,13 +59,18 @@ def _show(plan: Plan) -> None:
         console.print(_files(plan))
     if plan.shares:
         console.print(_shares(plan))
+    if plan.files or not plan.failures:
+        _show_sums(plan)
+    for report in plan.failures:
+        click.echo(failure(report), err=True)
+
+
+def _show_sums(plan: Plan) -> None:
     click.echo(
         f"{plan.files:,} file{'' if plan.files == 1 else 's'}, {format_size(plan.bytes)}: "
         f"{format_size(plan.bytes - plan.cached)} to fetch, {format_size(plan.cached)} there already"
     )
     click.echo(f"{plan.directory}: {_room(plan.room) if plan.room and plan.fits else _refusal(plan)}")
-    for report in plan.failures:
-        click.echo(failure(report), err=True)
 
 
 def _files(plan: Plan) -> Table:
