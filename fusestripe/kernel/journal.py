@@ -12,7 +12,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgspec
 
 from fusestripe.origins.base import Entry
 
-__all__ = ["Journal", "Looked", "Opened", "Past", "read_past"]
+__all__ = ["Journal", "Looked", "Opened", "Past", "Place", "read_past"]
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +54,30 @@ class Looked(msgspec.Struct, frozen=True):
     entry: Entry
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where someone has come to who lists a directory: the kernel asks next for one of these entries.
+
+    ``names`` are those before the entries ``number``, ``number + 1`` and so on; b"" before the first of all.
+    """
+
+    number: int
+    names: list[bytes]
+
+    def before(self, number: int) -> str:
+        """The name before entry ``number``; "" where it is not known."""
+        index = number - self.number
+        return os.fsdecode(self.names[index]) if 0 <= index < len(self.names) else ""
+
+
 class _Greeting(msgspec.Struct, frozen=True):
     init: bytes
     started_ns: int
     device: str
 
 
-_KINDS: Mapping[str, Any] = MappingProxyType({"open": Opened, "directory": bytes, "file": Looked})
+_KINDS: Mapping[str, Any] = MappingProxyType(
+    {"open": Opened, "directory": bytes, "file": Looked, "place": Place}
+)
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -68,8 +85,9 @@ class Past(msgspec.Struct, frozen=True):
 
     ``init``: the kernel's INIT, as it came; ``started_ns``: what has no time of its own shows it; ``device``
     is the mount's (see mounting.Mount); ``opens`` by handle; ``directories`` (their paths) and ``files`` by
-    inode, of the latter those that were looked up last. Handles up to
-    ``last_handle`` have been given out, and none of them may be again: the kernel may yet close it.
+    inode, of the latter those that were looked up last. Handles up to ``last_handle`` have been given out,
+    and none of them may be again: the kernel may yet close it. ``places`` are those of open directories, by
+    handle.
     """
 
     init: bytes
@@ -79,6 +97,7 @@ class Past(msgspec.Struct, frozen=True):
     directories: Mapping[int, bytes]
     files: Mapping[int, Looked]
     last_handle: int
+    places: Mapping[int, Place] = MappingProxyType({})
 
 
 class Journal:
@@ -107,6 +126,8 @@ class Journal:
                 self._files[inode] = None
             for handle, opened in past.opens.items():
                 self._note("open", handle, opened)
+            for handle, place in past.places.items():
+                self._note("place", handle, place)
         self._begin_anew()
 
     def greeted(self, init: bytes, started_ns: int, device: str) -> None:
@@ -122,6 +143,7 @@ class Journal:
 
     def closed(self, handle: int) -> bool:
         """The kernel has let go of ``handle``; False where that was noted before."""
+        self._drop("place", handle)
         return self._drop("open", handle)
 
     def directory(self, inode: int, path: str) -> None:
@@ -137,6 +159,10 @@ class Journal:
         self._put("file", inode, Looked(os.fsencode(path), _nameless(entry)))
         if len(self._files) > FILES:
             self._drop("file", next(iter(self._files)))
+
+    def listed(self, handle: int, number: int, names: Sequence[str]) -> None:
+        """The kernel is about to be given entries of an open directory. See Place."""
+        self._put("place", handle, Place(number, [os.fsencode(name) for name in names]))
 
     def forgotten(self, inode: int) -> None:
         """The kernel has forgotten a directory or a file."""
@@ -241,6 +267,7 @@ def read_past(descriptor: int) -> Past | None:
         tables["directory"],
         tables["file"],
         last_handle,
+        tables["place"],
     )
 
 

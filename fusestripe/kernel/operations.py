@@ -22,7 +22,7 @@ from typing_extensions import ParamSpec
 
 from fusestripe.errors import FusestripeError, NotFound, VersionChanged, errno_of
 from fusestripe.kernel.interrupts import ends_caller
-from fusestripe.kernel.journal import Journal, Past
+from fusestripe.kernel.journal import Journal, Past, Place
 from fusestripe.kernel.waiting import Waiting
 from fusestripe.namespace.cursor import Cursor
 from fusestripe.namespace.inodes import DIRECTORY, InodeTable, Node
@@ -41,6 +41,7 @@ FOREVER = 86400.0
 BLOCK = 4096
 # The longest name in a directory (bytes), as on any disk's filesystem; the kernel itself takes longer ones.
 NAME_MAX = 255
+NOWHERE = Place(0, [])
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,7 +104,8 @@ class Operations(pyfuse3.Operations):
         self._outdated: set[int] = set()
         self._files: dict[int, tuple[Node, Handle]] = {}
         self._directories: dict[int, Cursor] = {}
-        self._unlisted: dict[int, str] = {}  # paths of directories that a daemon before had open
+        # Of directories that a daemon before had open: paths, and where their readers have come to.
+        self._unlisted: dict[int, tuple[str, Place]] = {}
         self._next_handle = 0
 
     async def restore(self, past: Past) -> None:
@@ -115,7 +117,7 @@ class Operations(pyfuse3.Operations):
         for fh, opened in past.opens.items():
             path_there = os.fsdecode(opened.path)
             if opened.entry is None:
-                self._unlisted[fh] = path_there
+                self._unlisted[fh] = path_there, past.places.get(fh, NOWHERE)
                 continue
             node = self._inodes.restore(opened.node, path_there, opened.entry)
             place = self._tree.place(path_there)
@@ -199,7 +201,8 @@ class Operations(pyfuse3.Operations):
         Whoever comes back to the beginning (rewinddir(3)) gets the listing as it is by then.
         """
         if fh in self._unlisted:
-            self._directories[fh] = await self._cursor(self._unlisted[fh])
+            path, place = self._unlisted[fh]
+            self._directories[fh] = await self._cursor(path, start_id, place.before(start_id))
             self._unlisted.pop(fh, None)
         cursor = self._directories.get(fh)
         if cursor is None:
@@ -208,13 +211,17 @@ class Operations(pyfuse3.Operations):
             cursor = self._directories[fh] = await self._cursor(cursor.path)
         path = cursor.path
         cursor.seek(start_id)
+        names = [cursor.last]
         while (entry := cursor.entry) is not None:
             node = self._inodes.find(f"{path}/{entry.name}" if path else entry.name, entry)
             attributes = self._attributes(node, cursor.expires)
             if not pyfuse3.readdir_reply(token, _name(entry.name), attributes, cursor.number + 1):
-                return
+                break
             self._remember(node)
+            names.append(entry.name)
             cursor.step()
+        if self._journal is not None and len(names) > 1:
+            self._journal.listed(fh, start_id, names)
 
     async def releasedir(self, fh: FileHandleT) -> None:
         """The directory handle is closed."""
@@ -293,8 +300,8 @@ class Operations(pyfuse3.Operations):
         if self._inodes.remember(node) and node.entry.is_dir and self._journal is not None:
             self._journal.directory(node.inode, node.path)
 
-    async def _cursor(self, path: str) -> Cursor:
-        return Cursor(path, await self._tree.list_dir(path))
+    async def _cursor(self, path: str, number: int = 0, last: str = "") -> Cursor:
+        return Cursor(path, await self._tree.list_dir(path), number, last)
 
     def _is_superseded(self, node: Node) -> bool:
         """Whether the tree knows of something else, or of nothing, at the node's path."""

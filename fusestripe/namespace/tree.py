@@ -46,7 +46,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The entries of a directory by name as they were ``at`` a time; all of them, or the first pages."""
+    """The entries of a directory by name as they were ``at`` a time; all of them, or the first pages.
+
+    All of them are in the order of their names: who has come to one finds the next in a later listing too.
+    """
 
     entries: Mapping[str, Entry]
     complete: bool
@@ -135,7 +138,7 @@ class Tree:
     async def list_dir(self, path: str) -> Listing:
         """All entries of a directory. Raises NotFound, or what the origin raised."""
         if self._routes.place(path) is None:
-            names = self._routes.children(path)
+            names = sorted(self._routes.children(path))
             entries = {name: Entry(name=name, is_dir=True) for name in names}
             return Listing(entries, True, trio.current_time(), math.inf)
         listing = self._listings.get(path)
@@ -284,10 +287,15 @@ def _collect(pages: Callable[[], Iterator[list[Entry]]], whole: bool) -> tuple[d
         entries.update((entry.name, entry) for entry in page)
         if number == 2 and not whole:
             return entries, False
-    return entries, True
+    return _in_order(entries), True
 
 
 def _collect_tree(
     pages: Callable[[], Iterator[list[tuple[str, Entry]]]],
 ) -> dict[str, dict[str, Entry]] | None:
-    return directories_of(pages(), WALK_PAGES)
+    directories = directories_of(pages(), WALK_PAGES)
+    return None if directories is None else {path: _in_order(each) for path, each in directories.items()}
+
+
+def _in_order(entries: dict[str, Entry]) -> dict[str, Entry]:
+    return dict(sorted(entries.items()))

@@ -212,6 +212,28 @@ def test_what_is_open_stays_what_it_was(store: MountedStore) -> None:
         assert (mount.path / "dir/sub/file").read_bytes() == DATA
 
 
+@pytest.mark.parametrize("how", ["killed", "upgraded"])
+def test_a_directory_that_changes_while_it_is_listed(store: MountedStore, how: str) -> None:
+    """What was listed already goes, and more comes; what is there all the time is seen once."""
+    names = [f"{number:04}" for number in range(1, 1200)]
+    for name in names:
+        store.put(f"dir/{name}", b"x")
+    with kept(store, ttl=1) as mount:
+        with os.scandir(mount.path / "dir") as entries:
+            seen = [next(entries).name for _ in range(400)]
+            assert seen == names[:400]
+            for name in seen[:300]:
+                store.delete(f"dir/{name}")
+            store.put("dir/0000", b"new")
+            if how == "killed":
+                kill_daemon(mount)
+            else:
+                upgrade(mount)
+            seen += [entry.name for entry in entries]
+        assert seen == names
+        until(lambda: os.listdir(mount.path / "dir") == ["0000", *names[300:]])
+
+
 def test_a_file_that_is_reached_without_its_name(store: MountedStore, tmp_path: Path) -> None:
     """As by a volume's subPath: the kernel cannot look it up anew."""
     store.put("file", DATA)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusestripe.kernel import abi
-from fusestripe.kernel.journal import FILES, Journal, Looked, Opened, Past, read_past
+from fusestripe.kernel.journal import FILES, Journal, Looked, Opened, Past, Place, read_past
 from fusestripe.kernel.unanswered import Unanswered, read_unanswered
 from fusestripe.origins.base import Entry, Owner
 from tests.unit.test_abi import message
@@ -74,6 +74,27 @@ def test_what_is_open_is_known(steps: list[Step]) -> None:
     assert past.opens == model
     assert past.last_handle == max((handle for handle, opened in steps if opened is not None), default=0)
     journal.close()
+    os.close(store.kept)
+
+
+def test_where_readers_of_directories_have_come_to_is_known() -> None:
+    """The last reply of each, through any number of daemons, until it is closed."""
+    store = Store()
+    journal = Journal(store)
+    journal.greeted(b"init", 17, "0:42")
+    for handle in (1, 2, 3):
+        journal.opened(handle, Opened(handle, 1, b"dir", None))
+    journal.listed(1, 0, ["", "a", "b"])
+    journal.listed(1, 2, ["b", "c\udcff", "d"])
+    journal.listed(2, 0, ["", "a"])
+    assert journal.closed(2)
+    place = Place(2, [b"b", b"c\xff", b"d"])
+    for _ in range(3):
+        past = store.past()
+        assert past is not None
+        assert past.places == {1: place}
+        journal = Journal(store, past)
+    assert [place.before(number) for number in range(6)] == ["", "", "b", "c\udcff", "d", ""]
     os.close(store.kept)
 
 
