@@ -6,6 +6,7 @@ passthrough. Pure.
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import NamedTuple
 
@@ -59,6 +60,7 @@ FUSE_UNIQUE_RESEND = 1 << 63
 """In the ``unique`` of a request that comes for the second time."""
 _NOTIFY_RESEND = 7
 
+FOPEN_DIRECT_IO = 1 << 0
 FOPEN_KEEP_CACHE = 1 << 1
 FOPEN_PASSTHROUGH = 1 << 7
 
@@ -70,6 +72,7 @@ READ_IN = struct.Struct("=QQI")
 """The beginning of struct fuse_read_in: fh, offset, size."""
 
 _INTERRUPT_IN = struct.Struct("=Q")
+_OPEN_IN = struct.Struct("=I")  # its flags alone
 _RELEASE_IN = struct.Struct("=Q")
 _OPEN_OUT = struct.Struct("=QIi")
 _INIT_OUT = struct.Struct("=IIIIHHIIHHII")
@@ -124,6 +127,12 @@ def interrupted_by(message: Message) -> int:
     """The ``unique`` of the request that an INTERRUPT is about."""
     (unique,) = _INTERRUPT_IN.unpack_from(message, _HEADER)
     return int(unique)
+
+
+def is_direct(message: Message) -> bool:
+    """Whether an OPEN has O_DIRECT among its flags."""
+    (flags,) = _OPEN_IN.unpack_from(message, _HEADER)
+    return bool(flags & os.O_DIRECT)
 
 
 def released_by(message: Message) -> int:

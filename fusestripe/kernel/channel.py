@@ -89,11 +89,12 @@ class Opens(Protocol):
 
 
 class OpenRequest(NamedTuple):
-    """An OPEN or an OPENDIR of inode ``node``."""
+    """An OPEN or an OPENDIR of inode ``node``. ``is_direct``: by O_DIRECT."""
 
     unique: int
     node: int
     is_dir: bool
+    is_direct: bool
 
 
 class Channel:
@@ -218,7 +219,9 @@ class Channel:
         if opcode in (Opcode.OPEN, Opcode.OPENDIR):
             if unique & abi.FUSE_UNIQUE_RESEND:
                 opens.asked_again(unique)
-            self._opens_under_way[unique] = OpenRequest(unique, node, opcode == Opcode.OPENDIR)
+            is_dir = opcode == Opcode.OPENDIR
+            request = OpenRequest(unique, node, is_dir, not is_dir and abi.is_direct(message))
+            self._opens_under_way[unique] = request
         elif opcode in (Opcode.RELEASE, Opcode.RELEASEDIR):
             try:
                 opens.released(node, abi.released_by(message), is_dir=opcode == Opcode.RELEASEDIR)

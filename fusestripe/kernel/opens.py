@@ -57,7 +57,9 @@ class OpenTable:
 
     def opened(self, request: OpenRequest, reply: abi.OpenOut) -> abi.OpenOut:
         """See channel.Opens."""
-        answer = reply if request.is_dir else self._passthrough.opened(request.node, reply)
+        answer = reply
+        if not request.is_dir:
+            answer = self._passthrough.opened(request.node, reply, is_direct=request.is_direct)
         if self._journal is not None:
             unique = request.unique & ~abi.FUSE_UNIQUE_RESEND
             path, entry = self._opened_as(reply.fh)

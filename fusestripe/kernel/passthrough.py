@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 
-from fusestripe.kernel.abi import FOPEN_KEEP_CACHE, FOPEN_PASSTHROUGH, OpenOut
+from fusestripe.kernel.abi import FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_PASSTHROUGH, OpenOut
 
 __all__ = ["Passthrough"]
 
@@ -85,8 +85,12 @@ class Passthrough:
                 return
             self._offered[node] = backing_id
 
-    def opened(self, node: int, reply: OpenOut) -> OpenOut:
-        """See channel.Opens."""
+    def opened(self, node: int, reply: OpenOut, *, is_direct: bool) -> OpenOut:
+        """See channel.Opens.
+
+        Who opens by O_DIRECT what others have open in passthrough has to do the same (fs/fuse/iomode.c), but
+        reads from us (fs/fuse/file.c): the cache's filesystem would ask for aligned buffers, which we do not.
+        """
         with self._lock:
             inode = self._inodes.get(node)
             if inode is None:
@@ -94,7 +98,8 @@ class Passthrough:
             inode.handles += 1
         if not inode.backing_id:
             return reply
-        flags = reply.open_flags & ~FOPEN_KEEP_CACHE | FOPEN_PASSTHROUGH
+        direct = FOPEN_DIRECT_IO if is_direct else 0
+        flags = reply.open_flags & ~FOPEN_KEEP_CACHE | FOPEN_PASSTHROUGH | direct
         return OpenOut(reply.fh, flags, inode.backing_id)
 
     def released(self, node: int) -> None:

@@ -184,6 +184,31 @@ def test_by_o_direct_any_buffer_will_do_cold_and_warm(store: MountedStore) -> No
             wait_whole(mount)
 
 
+def test_by_o_direct_beside_who_has_it_open_in_passthrough(store: MountedStore) -> None:
+    """From any place into any buffer, and the others stay in passthrough; after another daemon too."""
+    data = content(SIZE)
+    store.put("file", data)
+    with store.mount(keeper="yes", complaints=True) as mount:
+        assert (mount.path / "file").read_bytes() == data
+        wait_whole(mount)
+        with open(mount.path / "file", "rb") as holder:
+            descriptors = []
+            for takeover in (False, True):
+                if takeover:
+                    mount.kill_daemon()
+                descriptors.append(os.open(mount.path / "file", os.O_RDONLY | os.O_DIRECT))
+                for descriptor in descriptors:
+                    for offset, length in ((777, 1000), (0, 4 * KIB), (4 * KIB + 1, SIZE)):
+                        assert os.pread(descriptor, length, offset) == data[offset : offset + length]
+                with open(mount.path / "file", "rb") as other:
+                    assert other.read() == data
+                assert [file["passthrough"] for file in mount.status()["files"]] == [True]
+            for descriptor in descriptors:
+                os.close(descriptor)
+            assert holder.read() == data
+        until(lambda: mount.status()["open_files"] == 0)
+
+
 def _reader(arguments: tuple[str, int]) -> str:
     """Open, read, map and close files in no order; "" or what went wrong."""
     directory, seed = arguments
@@ -194,9 +219,11 @@ def _reader(arguments: tuple[str, int]) -> str:
         data = expected[name]
         offset = chosen.randrange(SIZE - 1)
         length = chosen.choice((1, 4 * KIB, 300 * KIB, SIZE))
+        direct = os.O_DIRECT if chosen.random() < 0.2 else 0
         try:
-            with open(Path(directory) / name, "rb", buffering=0) as file:
-                if chosen.random() < 0.5:
+            descriptor = os.open(Path(directory) / name, os.O_RDONLY | direct)
+            with open(descriptor, "rb", buffering=0) as file:
+                if not direct and chosen.random() < 0.5:
                     with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
                         got = view[offset : offset + length]
                 else:
