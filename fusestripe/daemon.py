@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -131,10 +132,12 @@ async def _serve(
 ) -> None:
     """Until the mount is gone, or a signal ends it."""
 
-    async def prepare_to_leave() -> None:
-        await keeping.ask_to_leave()
-        with trio.move_on_after(SAVE_SECONDS):
-            await engine.stripes.settle()
+    @asynccontextmanager
+    async def successor() -> AsyncIterator[None]:
+        async with keeping.successor():
+            with trio.move_on_after(SAVE_SECONDS):
+                await engine.stripes.settle()
+            yield
 
     service = ControlService(
         order.mountpoint,
@@ -143,7 +146,7 @@ async def _serve(
         passed_through=session.passed_through,
         features=partial(_features, order.mountpoint, session, keeping),
         log="" if order.foreground else log_path(order.mountpoint),
-        prepare_to_leave=prepare_to_leave,
+        successor=successor,
         leave=partial(os._exit, LEFT),
     )
 

@@ -155,9 +155,7 @@ class Keeper:
             self._drain(self._daemon)
             code = self._daemon.close()
             if not self._is_to_be_kept(code):
-                if self._next is not None:
-                    self._next.process.kill()
-                    self._next.close()
+                self._drop_next()
                 return code
             if code != LEFT:
                 log.warning("the daemon %s; another takes the mount over", how_it_ended(code))
@@ -215,7 +213,8 @@ class Keeper:
         if time.monotonic() - began > 2 * look:  # this process was stopped, and so was the daemon
             self._daemon.heard = time.monotonic()
         for daemon in daemons:
-            if daemon.socket in readable and not self._hear(daemon):
+            is_there = daemon in (self._daemon, self._next)  # not dropped for what the other one has said
+            if is_there and daemon.socket in readable and not self._hear(daemon):
                 select.select([daemon.end], [], [])  # it has closed its end, and so it ends
         if time.monotonic() - self._daemon.heard > self._patience:
             log.error("the daemon has said nothing for %g s: killed", self._patience)
@@ -245,6 +244,8 @@ class Keeper:
             self._has_begun(daemon)
         if "UPGRADE" in fields:
             self._have_next(daemon)
+        if "STAYS" in fields:
+            self._drop_next()
         said = [f"{name}={fields[name]}" for name in _FOR_MANAGER if name in fields]
         if said:
             self._tell_manager("\n".join(said))
@@ -265,13 +266,18 @@ class Keeper:
             os.setsid()
 
     def _have_next(self, daemon: _Daemon) -> None:
-        if self._next is None:
-            try:
-                self._next = self._start()
-            except OSError as error:
-                daemon.tell(f"STAY=no other daemon can be started: {error.strerror}")
-        elif self._next.stands_by:  # for who asked before, and did not wait
-            daemon.tell("LEAVE=1")
+        self._drop_next()
+        try:
+            self._next = self._start()
+        except OSError as error:
+            daemon.tell(f"STAY=no other daemon can be started: {error.strerror}")
+
+    def _drop_next(self) -> None:
+        """Whoever asked for another daemon did not wait for it."""
+        if self._next is not None:
+            self._next.process.kill()
+            self._next.close()
+            self._next = None
 
     def _keep(self, name: str, descriptors: list[int]) -> None:
         for surplus in descriptors[1:]:

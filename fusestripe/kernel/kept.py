@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, MutableMapping
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -88,8 +88,12 @@ class Keeping:
         elif self._manager:
             tell_manager(self._manager, text)
 
-    async def ask_to_leave(self) -> None:
-        """Return when another daemon stands by to take over from this one. Raises MountError."""
+    @asynccontextmanager
+    async def successor(self) -> AsyncIterator[None]:
+        """Another daemon stands by in the block, to take over from this one; it goes if the block is left.
+
+        Raises MountError.
+        """
         if self._connection is None:
             raise MountError("this mount has no keeper", mend="mount it again without keeper=no")
         if self._asked is not None:
@@ -99,14 +103,16 @@ class Keeping:
             self.tell("UPGRADE=1")
             with trio.fail_after(2 * STANDBY_SECONDS):
                 await self._asked.wait()
+            if self._refusal:
+                raise MountError(
+                    self._refusal, mend="fusestripe status names the log; the mount goes on as it was"
+                )
+            yield
         except trio.TooSlowError:
             raise MountError("no other daemon stands by", mend="fusestripe status names the log") from None
         finally:
             self._asked = None
-        if self._refusal:
-            raise MountError(
-                self._refusal, mend="fusestripe status names the log; the mount goes on as it was"
-            )
+            self.tell("STAYS=1")
 
     async def listen(self) -> None:
         """Hear the keeper, until it is gone."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import msgspec
@@ -30,8 +30,8 @@ class ControlService:
     """Handlers for the control socket. ``features`` tells what depends on the kernel.
 
     ``inodes`` counts those of the kernel; ``passed_through`` are the versions that it reads itself. ``log``
-    is the file that is logged to, "" for the terminal. ``prepare_to_leave`` returns when another daemon can
-    take over and ``leave`` would end this one; it raises MountError where there will be none.
+    is the file that is logged to, "" for the terminal. In the block of a ``successor``
+    another daemon can take over, and ``leave`` ends this one; it raises MountError where there is none.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ControlService:
         passed_through: Callable[[], frozenset[ObjectVersion]],
         features: Callable[[], tuple[Feature, ...]],
         log: str,
-        prepare_to_leave: Callable[[], Awaitable[None]],
+        successor: Callable[[], AbstractAsyncContextManager[None]],
         leave: Callable[[], object],
     ) -> None:
         self._mountpoint = mountpoint
@@ -52,7 +52,7 @@ class ControlService:
         self._passed_through = passed_through
         self._features = features
         self._log = log
-        self._prepare_to_leave = prepare_to_leave
+        self._successor = successor
         self._leave = leave
         self._started = time.monotonic()
 
@@ -76,9 +76,9 @@ class ControlService:
         await prefetch_wanted(engine.tree, engine.reader, engine.prefetcher, args["paths"], wanted, send)
 
     async def _upgrade(self, args: Mapping[str, Any], send: Send) -> None:
-        await self._prepare_to_leave()
-        await send({"leaves": os.getpid()})
-        self._leave()
+        async with self._successor():
+            await send({"leaves": os.getpid()})
+            self._leave()
 
     async def _plan(self, args: Mapping[str, Any], send: Send) -> None:
         engine, wanted = self._engine, msgspec.convert(args["wanted"], Wanted)

@@ -456,6 +456,26 @@ def test_it_leaves_for_another_on_purpose(store: MountedStore) -> None:
         assert mount.complaints() == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_upgrade_that_is_ended_leaves_no_daemon_behind(
+    store: MountedStore, number: signal.Signals
+) -> None:
+    """At whatever moment; and the next one has a daemon of its own, that of what is installed by then."""
+    store.put("file", DATA)
+    with kept(store) as mount, reading(mount.path / "file", DATA):
+        keeper = psutil.Process(mount.keeper)
+        command = [sys.executable, "-m", "fusestripe", "upgrade", str(mount.path)]
+        for _ in range(4):
+            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as client:
+                until(lambda: len(keeper.children()) > 1 or client.poll() is not None)
+                client.send_signal(number)
+            until(lambda: len(keeper.children()) == 1)
+        (served,) = keeper.children()
+        assert upgrade(mount).returncode == 0
+        (serves,) = keeper.children()
+        assert serves.create_time() > served.create_time()
+
+
 def test_an_upgrade_to_what_cannot_begin_leaves_all_as_it_was(
     store: MountedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
