@@ -18,6 +18,10 @@ _FULL_FOR = 1.0
 """Seconds for which a cache that had nothing to evict is taken to be full, unless an object is released."""
 
 
+_BLOCK = 4096
+"""Bytes in which the usual filesystems give out room."""
+
+
 class Capacity(msgspec.Struct, frozen=True):
     """The most that the cache can hold, in bytes: by its limit, and by its disk as that is used by others."""
 
@@ -104,6 +108,7 @@ class Space:
 
         Raises OSError.
         """
+        length = _on_disk(length)
         with self._lock:
             granted = self._grant(length)
             if granted:
@@ -116,6 +121,7 @@ class Space:
 
     def settle(self, length: int, *, written: bool) -> None:
         """What was reserved has been written, or will not be."""
+        length = _on_disk(length)
         with self._lock:
             self._in_flight -= length
             if written:
@@ -194,3 +200,8 @@ class Space:
                 else:
                     left[victim.name] = msgspec.structs.replace(victim, in_use=True)
         return list(left.values())
+
+
+def _on_disk(length: int) -> int:
+    """What ``length`` bytes take: whole blocks, which is more where there are many small files."""
+    return -(-length // _BLOCK) * _BLOCK

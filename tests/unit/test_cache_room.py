@@ -29,6 +29,8 @@ from tests.support.caches import (
     sample,
 )
 
+BLOCK = 4096
+
 
 def test_the_oldest_goes_first_and_the_limit_is_kept(directory: Path) -> None:
     store = full_store(directory)
@@ -153,17 +155,27 @@ def test_what_happens_between_the_plan_and_the_eviction_counts(
 def test_what_is_on_its_way_takes_room_too(directory: Path) -> None:
     files = CacheDirectory(directory)
     space = Space(
-        files, Counters(), limit=10, reserve=0, in_use=set, evict=lambda _: False, clock=lambda: 0.0
+        files, Counters(), limit=10 * BLOCK, reserve=0, in_use=set, evict=lambda _: False, clock=lambda: 0.0
     )
-    assert space.reserve(6)
-    assert not space.reserve(6)
-    space.settle(6, written=False)
-    assert space.reserve(6)
-    assert space.reserve(4)
-    space.settle(6, written=True)
-    space.settle(4, written=True)
-    assert space.used == 10
+    assert space.reserve(6 * BLOCK)
+    assert not space.reserve(6 * BLOCK)
+    space.settle(6 * BLOCK, written=False)
+    assert space.reserve(6 * BLOCK)
+    assert space.reserve(4 * BLOCK)
+    space.settle(6 * BLOCK, written=True)
+    space.settle(4 * BLOCK, written=True)
+    assert space.used == 10 * BLOCK
     files.close()
+
+
+def test_small_files_take_whole_blocks(directory: Path) -> None:
+    limit = 64 * BLOCK
+    store = open_store(directory, size=limit)
+    for number in range(200):
+        fill(store, sample(f"file-{number}", 10))
+        assert disk_use(directory) <= limit
+    assert store.statistics().evictions >= 136
+    store.close()
 
 
 def test_what_takes_more_than_was_written_is_evicted_once_let_go(directory: Path) -> None:
