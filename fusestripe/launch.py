@@ -31,7 +31,7 @@ from fusestripe.kernel.attach import MountOptions
 from fusestripe.leftovers import alone, is_file, sweep
 from fusestripe.places import check_places
 from fusestripe.telemetry.client import BETWEEN_SECONDS, LOOK_SECONDS, daemon_pid
-from fusestripe.telemetry.rundir import log_of, runtime_dir, socket_of, socket_path
+from fusestripe.telemetry.rundir import RUNTIME_VARIABLE, log_of, runtime_dir, socket_of, socket_path
 
 __all__ = [
     "CHILD_ENVIRONMENT",
@@ -159,6 +159,7 @@ def launch(
         if taken is None:
             mounting.prepare(path)
             mounting.check_fuse(allow_other=settings.mount.allow_other)
+            _check_namespaces(path)
         else:
             check_taken(path)
             if not settings.mount.keeper:
@@ -230,6 +231,16 @@ def _with_keeper(pid: int | None) -> list[int]:
         if parent is not None and KEEPER[-1] in parent.cmdline():
             return [pid, parent.pid]
     return [pid]
+
+
+def _check_namespaces(path: str) -> None:
+    """Raise MountError where ``path`` is a mount in another namespace: by their sockets they would be one."""
+    pid = daemon_pid(socket_path(path))
+    if pid is not None and mounting.is_hidden(path, pid):
+        raise MountError(
+            f"process {pid} serves {path} in another mount namespace",
+            mend=f"give one of the two another directory in {RUNTIME_VARIABLE}",
+        )
 
 
 def _ready_pipe() -> tuple[int, int]:

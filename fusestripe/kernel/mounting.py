@@ -90,9 +90,9 @@ def parse_mountinfo(text: str) -> Iterator[Mount]:
             yield Mount(_unescape(fields[4]), rest[0], _unescape(rest[1]), fields[2], options)
 
 
-def mounts() -> list[Mount]:
-    """What is mounted in this process's mount namespace."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+def mounts(process: int | Literal["self"] = "self") -> list[Mount]:
+    """What is mounted in the mount namespace of ``process``. Raises OSError."""
+    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         return list(parse_mountinfo(file.read()))
 
 
@@ -106,6 +106,16 @@ def our_mounts() -> list[Mount]:
 def find_mount(path: str) -> Mount | None:
     """What is mounted right at ``path`` (absolute, no links), or None."""
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == path), None)
+
+
+def is_hidden(path: str, process: int) -> bool:
+    """Whether ``process`` sees a mount of ours at ``path`` in another mount namespace than this one."""
+    try:
+        if os.path.samestat(os.stat(f"/proc/{process}/ns/mnt"), os.stat("/proc/self/ns/mnt")):
+            return False
+        return any(mount.mountpoint == path and mount.fstype == FSTYPE for mount in mounts(process))
+    except OSError:  # it is gone
+        return False
 
 
 def elsewhere(mount: Mount, among: Sequence[Mount]) -> list[str]:

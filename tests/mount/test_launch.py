@@ -328,3 +328,33 @@ def test_a_mountpoint_whose_name_is_not_utf8_is_refused(settings: Settings, tmp_
     os.mkdir(path)
     with pytest.raises(MountError, match="is not in UTF-8: mount at one that is"):
         launch(settings, path, command=command("serve"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace of one's own is root's")
+def test_a_place_that_is_mounted_in_another_namespace(settings: Settings, mountpoint: str) -> None:
+    """Both would have one socket, and commands would reach the wrong daemon."""
+    inside = (
+        "import sys; from fusestripe.config import load; from fusestripe.launch import launch\n"
+        "settings = load('file:///usr/share', {'keeper': 'no'}, environ={})\n"
+        f"print(launch(settings, sys.argv[1], command={command('serve')}), flush=True)\n"
+        "input()"
+    )
+    with subprocess.Popen(
+        ["unshare", "--mount", sys.executable, "-c", inside, mountpoint],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        daemon = int(shell.stdout.readline())
+        try:
+            assert mounting.find_mount(mountpoint) is None
+            with pytest.raises(MountError, match=f"process {daemon} serves .* another mount namespace"):
+                launch(settings, mountpoint, command=command("serve"))
+            assert daemon_pid(socket_path(mountpoint)) == daemon
+        finally:
+            os.kill(daemon, signal.SIGTERM)
+            until(lambda: daemon_pid(socket_path(mountpoint)) is None)
+            shell.stdin.close()
+    launch(settings, mountpoint, command=command("serve"))
