@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from fusestripe.errors import BadAnswer
-from fusestripe.origins.key_listing import ListedObject, ListPage
+from fusestripe.origins.key_listing import ListedObject, ListPage, byte_count
 from fusestripe.origins.timestamps import nanoseconds_of_http_date
 
 __all__ = ["parse_blobs"]
@@ -48,9 +48,7 @@ def _page(root: ElementTree.Element) -> ListPage:
 
 
 def _listed(blob: ElementTree.Element) -> ListedObject:
-    size = int(_text(blob, "Properties/Content-Length"))
-    if size < 0:
-        raise ValueError("Content-Length")
+    size = byte_count(_text(blob, "Properties/Content-Length"))
     slash = "/" if _is_directory(blob) else ""
     etag = _text(blob, "Properties/Etag").strip('"')
     mtime = nanoseconds_of_http_date(_text(blob, "Properties/Last-Modified"))

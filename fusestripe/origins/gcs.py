@@ -16,7 +16,7 @@ from fusestripe.origins.google_access import ENDPOINT, GoogleAccess, find_access
 from fusestripe.origins.http_client import HttpClient, query_of
 from fusestripe.origins.http_errors import Refusal, Wording, error_of
 from fusestripe.origins.http_ranges import fill_range, range_headers
-from fusestripe.origins.key_listing import ListedObject, ListPage
+from fusestripe.origins.key_listing import ListedObject, ListPage, byte_count
 from fusestripe.origins.keys import PAGE_KEYS, KeyOrigin, parse_key_url
 from fusestripe.origins.timestamps import nanoseconds_of
 from fusestripe.units import ObjectVersion, printable
@@ -131,9 +131,9 @@ def parse_listing(body: bytes) -> ListPage:
 
 
 def _listed(item: _Item) -> ListedObject:
-    size = int(item.size)
-    if size < 0 or not item.generation.isdigit():
-        raise ValueError("size or generation")
+    size = byte_count(item.size)
+    if not item.generation.isdigit():
+        raise ValueError("generation")
     return ListedObject(item.name, size, nanoseconds_of(item.updated), item.generation)
 
 

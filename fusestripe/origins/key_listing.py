@@ -13,7 +13,10 @@ import msgspec
 
 from fusestripe.origins.base import Entry, is_component
 
-__all__ = ["ListPage", "ListedObject", "children", "tree"]
+__all__ = ["ListPage", "ListedObject", "byte_count", "children", "tree"]
+
+_MOST = 2**63 - 1
+"""Bytes: off_t holds no more."""
 
 
 class ListedObject(msgspec.Struct, frozen=True):
@@ -27,6 +30,14 @@ class ListedObject(msgspec.Struct, frozen=True):
     def entry(self, name: str) -> Entry:
         """The file ``name`` that this key is."""
         return Entry(name, is_dir=False, size=self.size, mtime_ns=self.mtime_ns, tag=self.etag)
+
+
+def byte_count(text: str) -> int:
+    """The size that a listing has as ``text``. Raises ValueError where it is none that a file can have."""
+    size = int(text)
+    if not 0 <= size <= _MOST:
+        raise ValueError(f"a size of {text[:30]}")
+    return size
 
 
 class ListPage(msgspec.Struct, frozen=True):

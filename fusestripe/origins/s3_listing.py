@@ -6,7 +6,7 @@ from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
 from fusestripe.errors import BadAnswer
-from fusestripe.origins.key_listing import ListedObject, ListPage
+from fusestripe.origins.key_listing import ListedObject, ListPage, byte_count
 from fusestripe.origins.timestamps import nanoseconds_of
 
 __all__ = ["parse_page"]
@@ -56,9 +56,9 @@ def _page(root: ElementTree.Element) -> ListPage:
 
 
 def _listed(item: dict[str, str], encoded: bool) -> ListedObject:
-    size = int(item["Size"])
-    if size < 0 or not item["ETag"]:
-        raise ValueError("Size or ETag")
+    size = byte_count(item["Size"])
+    if not item["ETag"]:
+        raise ValueError("ETag")
     return ListedObject(
         _decoded(item["Key"], encoded), size, nanoseconds_of(item["LastModified"]), item["ETag"]
     )

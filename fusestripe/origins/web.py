@@ -38,6 +38,8 @@ PAGES = (8, 8, 100)
 AT_ONCE = 8
 """Requests for that which are under way at once."""
 _LARGEST_INDEX = 64 * 1024 * 1024
+DIGITS = 18
+"""Of a size in bytes: off_t holds no more."""
 _NO_RANGES = "serve the files as they are, with a server that honours Range (nginx and Apache do)"
 
 
@@ -191,7 +193,7 @@ def _entry_of(name: str, headers: Mapping[str, str], what: str) -> Entry:
     length = headers.get("content-length", "")
     if headers.get("accept-ranges", "").strip().lower() == "none":
         raise OriginError(f"{what}: the server does not honour ranges", mend=_NO_RANGES)
-    if not length.isascii() or not length.isdigit():
+    if not length.isascii() or not length.isdigit() or len(length) > DIGITS:
         raise OriginError(f"{what}: the server does not say how long it is", mend=_NO_RANGES)
     tag = _tag_of(headers, what)
     try:

@@ -43,7 +43,10 @@ def request(path: str, command: str, *, timeout: float = SILENCE_SECONDS, **args
     longer than ``ALIVE_SECONDS``. Raises MountError where there is no daemon, where it goes, and with its
     own message where it refuses.
     """
-    line = msgspec.json.encode(Request(command, args)) + b"\n"
+    try:
+        line = msgspec.json.encode(Request(command, args)) + b"\n"
+    except UnicodeEncodeError:
+        raise MountError("a name that is not UTF-8 cannot be asked for", mend="name its directory") from None
     if len(line) > LONGEST_REQUEST:
         raise MountError("so many paths are more than one request holds", mend="name directories instead")
     with (

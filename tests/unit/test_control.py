@@ -78,10 +78,12 @@ async def test_a_refusal_keeps_its_message_and_mend(path: str) -> None:
             await ask(path, "refuse")
 
 
-async def test_a_request_that_is_too_long_is_not_sent(path: str) -> None:
+async def test_a_request_that_is_too_long_or_no_text_is_not_sent(path: str) -> None:
     async with serving(path, {"echo": echo}):
         with pytest.raises(MountError, match="more than one request holds: name directories instead"):
             await ask(path, "echo", times=1, word="x" * control.LONGEST_REQUEST)
+        with pytest.raises(MountError, match="a name that is not UTF-8 cannot be asked for"):
+            await ask(path, "echo", times=1, word="\udcff")
         assert await ask(path, "echo", times=1, word="x") == [{"number": 0, "word": "x"}]
 
 
