@@ -81,3 +81,25 @@ def test_a_path_in_a_mount(store: MountedStore, way: str, silent: str) -> None:
             store.proxy.set_faults([])
             store.proxy.release()
     assert said == "fusestripe: interrupted\n"
+
+
+def test_while_it_is_still_being_imported() -> None:
+    """Without a word, as the shell has it."""
+    slow = (
+        "import signal, sys, time\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'click': print('imports', flush=True); time.sleep(60)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "from fusestripe.__main__ import main\n"
+        "main()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", slow, "status"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "imports\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=AT_ONCE)
+    assert (process.returncode, said) == (-signal.SIGINT, "")
