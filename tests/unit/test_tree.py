@@ -348,3 +348,28 @@ async def test_reading_here_and_there_is_no_walk(
     for number in range(20):
         await names.lookup(f"d{number:03}/s", "f000")
     assert origin.asked["walk"] == 0
+
+
+class Unordered(MemoryOrigin):
+    """As a disk's directory is, and pages in which directories come first."""
+
+    def list_dir(self, path: str) -> Iterator[list[Entry]]:
+        for page in super().list_dir(path):
+            yield page[::-1]
+
+    def walk(self, path: str) -> Iterator[list[tuple[str, Entry]]]:
+        for page in super().walk(path):
+            yield page[::-1]
+
+
+@pytest.mark.parametrize("directories", [5, 100], ids=["one by one", "a walk"])
+async def test_entries_are_in_the_order_of_their_names(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, directories: int
+) -> None:
+    """Who has come to a name, with a daemon before this one, goes on behind it."""
+    origin = Unordered(many_directories(directories, 20) | {"d000-file": b"x", "d0": b"y", "D": b"z"})
+    names = tree(nursery, root=origin)
+    assert await list_all(names) == directories * 20 + 3
+    for path in ("", "d001", "d001/s"):
+        found = list((await names.list_dir(path)).entries)
+        assert found == sorted(found)
