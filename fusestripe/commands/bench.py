@@ -13,7 +13,7 @@ import click
 import msgspec
 import trio
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fusestripe.commands.completing import urls
@@ -39,8 +39,11 @@ __all__ = ["Bench", "Rate", "bench", "choose", "judge", "measure", "settle"]
 
 STREAMS = (4, 8, 16, 32)
 SECONDS = 1.5
+FIRST_SECONDS = 15.0
+"""An origin from which not one byte has come by then is not measured."""
 ROUNDS = 2
 """Each number of streams is measured so often, in turn, and is as good as its best time."""
+TURNS = (1, *STREAMS) * ROUNDS
 MEASUREMENTS = 400
 """Of a simulated read: enough to see where the number in flight settles."""
 ONE_STREAM = 256 * MIB
@@ -91,12 +94,18 @@ def bench(url: str, config: str | None, options: tuple[str, ...], as_json: bool,
     """
     settings = load(url, read_flags(options, flags), config=config, schemes=FACTORIES)
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("looking for a file")
+        task = progress.add_task("looking for a file", total=len(TURNS))
 
         def tell(streams: int) -> None:
-            progress.update(task, description=f"{streams} stream{'s' if streams > 1 else ''}")
+            what = f"{streams} stream{'s' if streams > 1 else ''}"
+            progress.update(task, advance=1, description=what)
 
         version, rates, climb = interruptible(lambda: measure_all(settings, tell))
     url = f"{version.origin.partition('?')[0]}/{version.path}"
@@ -116,7 +125,7 @@ def measure_all(settings: Settings, tell: Callable[[int], None]) -> tuple[Object
     size = settings.stripes.size
     best: dict[int, Rate] = {}
     try:
-        for streams in (1, *STREAMS) * ROUNDS:
+        for streams in TURNS:
             tell(streams)
             rate = measure(origin, version, streams, size, SECONDS)
             best[streams] = max(rate, best.get(streams, rate), key=lambda one: one.per_second)
@@ -166,11 +175,12 @@ def choose(origin: Origin, directory: str) -> tuple[str, Entry]:
 def measure(origin: Origin, version: ObjectVersion, streams: int, stripe: int, seconds: float) -> Rate:
     """Read for ``seconds`` with ``streams`` requests at once: stripes round and round, or one long request.
 
-    Bytes count as they arrive; a request that is under way when the time is over is ended.
+    Bytes count as they arrive, and so does the time to the first of them, after which the seconds begin; a
+    request that is under way when they are over is ended.
     """
     length = stripe if streams > 1 else min(version.size, ONE_STREAM)
     offsets = itertools.cycle(range(0, version.size - length + 1, length))
-    tally = _Tally(time.monotonic() + seconds)
+    tally = _Tally(seconds)
     begin = time.monotonic()
 
     def work() -> None:
@@ -193,19 +203,22 @@ def measure(origin: Origin, version: ObjectVersion, streams: int, stripe: int, s
     if tally.error is not None:
         raise tally.error
     if not tally.bytes:
-        raise OriginError(f"not one byte came in {seconds:g} s", mend="check the network to the endpoint")
+        raise OriginError(
+            f"not one byte came in {FIRST_SECONDS:g} s", mend="check the endpoint and the network"
+        )
     return Rate(streams, tally.bytes, max(tally.last - begin, 1e-9))
 
 
 class _Tally:
-    """Bytes that arrive in many threads before the deadline, and the first error."""
+    """Bytes that arrive in many threads within ``seconds`` after the first, and the first error."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self.lock = threading.Lock()
         self.bytes = 0
         self.last = 0.0
         self.error: FusestripeError | None = None
-        self._deadline = deadline
+        self._deadline = time.monotonic() + FIRST_SECONDS
 
     @property
     def running(self) -> bool:
@@ -224,6 +237,8 @@ class _Tally:
         if now > self._deadline:
             raise Superseded
         with self.lock:
+            if not self.bytes:
+                self._deadline = now + self._seconds
             self.bytes += length
             self.last = max(self.last, now)
 

@@ -674,6 +674,28 @@ def test_bench_does_not_wait_for_what_is_under_way_when_its_time_is_over() -> No
     assert (rate.bytes, seen) == (2 * MIB, [MIB, 2 * MIB])
 
 
+def test_bench_counts_its_time_from_the_first_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An origin whose first byte takes longer than a measurement can be measured, a silent one is told."""
+    content = bytes(MIB)
+    origin = MemoryOrigin({"file": content})
+    version = origin.version("file", origin.stat("file"))
+
+    class Late(MemoryOrigin):
+        def read_range(
+            self, version: ObjectVersion, offset: int, into: memoryview, progress: Progress
+        ) -> None:
+            time.sleep(0.3)
+            super().read_range(version, offset, into, progress)
+
+    late = Late({"file": content})
+    rate = measure(late, version, 1, MIB, 0.1)
+    assert rate.bytes >= MIB
+    assert rate.seconds >= 0.3, "the time to the first byte counts"
+    monkeypatch.setattr("fusestripe.commands.bench.FIRST_SECONDS", 0.1)
+    with pytest.raises(fusestripe.OriginError, match=r"not one byte came in 0\.1 s"):
+        measure(late, version, 1, MIB, 0.1)
+
+
 def test_bench_refuses_a_file_that_is_too_small(source: Path) -> None:
     result = run("bench", f"file://{source}/sub/b.bin")
     assert result.exit_code == 1
