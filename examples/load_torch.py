@@ -1,4 +1,4 @@
-"""Load a torch checkpoint from a bucket, mounted for as long as the block lasts.
+"""Load a torch checkpoint from a bucket, mounted for as long as the block lasts. Needs torch.
 
 python examples/load_torch.py s3://bucket/run-7 step-1000/model.pt
 """
@@ -12,6 +12,8 @@ import torch
 
 import fusestripe
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
 source, name = sys.argv[1:]
 with (
     tempfile.TemporaryDirectory() as mountpoint,

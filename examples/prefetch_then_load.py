@@ -1,4 +1,4 @@
-"""Fill the cache while the job still does something else, then load from it.
+"""Fill the cache while the job still does something else, then load from it. Needs safetensors.
 
 python examples/prefetch_then_load.py s3://bucket/run-7 step-1000/model.safetensors
 """
@@ -13,6 +13,8 @@ from safetensors.numpy import load_file
 
 import fusestripe
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
 source, name = sys.argv[1:]
 with (
     ThreadPoolExecutor(1) as pool,
