@@ -51,10 +51,8 @@ CHECK_AGAIN_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
 # How often memory is given back that nobody has asked for since the last time (seconds).
 TRIM_SECONDS = 10.0
-# How often it is seen whether an origin is silent (seconds).
-LISTEN_SECONDS = 1.0
-# How often it is seen whether a cache disk that failed has rested (seconds).
-DISK_SECONDS = 0.5
+# How often it is seen whether an origin is silent, and whether a cache disk that failed has rested (seconds).
+LOOK_SECONDS = 0.5
 # A cache disk that does not answer must not keep `mount` waiting for longer (seconds).
 CACHE_SECONDS = 15.0
 # Requests under way at most, each with a thread and a connection: the usual limit is 1,024 descriptors.
@@ -126,24 +124,20 @@ class Engine:
             timeout=settings.mount.timeout,
         )
         services.start_soon(self._trim)
-        services.start_soon(self._look_after_disk)
-        services.start_soon(self._look_after_origins)
+        services.start_soon(self._look_around)
         if peering is not None:
             services.start_soon(
                 peering.run, self.reader, self.files, self.stripes, origins.values(), self.pool.buffers
             )
 
-    async def _look_after_disk(self) -> None:
+    async def _look_around(self) -> None:
+        """In one task: an idle daemon is woken for nothing else."""
         while True:
-            await trio.sleep(DISK_SECONDS)
+            await trio.sleep(LOOK_SECONDS)
+            self.traffic.look()
             if self.cache.health.state != "normal" and self.cache.health.worth_trying:
                 with suppress(CacheError):
                     await self.disk.run(self.cache.try_disk)
-
-    async def _look_after_origins(self) -> None:
-        while True:
-            await trio.sleep(LISTEN_SECONDS)
-            self.traffic.look()
 
     async def _trim(self) -> None:
         while True:
