@@ -228,7 +228,7 @@ def _sorted(
         if found is None:
             raise MountError(f"{path} is in no fusestripe mount", mend="mount it first, or name a URL")
         by_mount.setdefault((found[0].mountpoint, socket_of(found[0])), []).append(found[1])
-    said = [name for name, value in settings.items() if value is not None]
+    said = [*(name for name, value in settings.items() if value is not None), *(["config"] if config else [])]
     if by_mount and not urls and said:
         raise ConfigError(f"a mount has its own settings, {said[0]} is for URLs", mend="leave it out")
     loaded = [_load(url, settings, config) for url in urls]

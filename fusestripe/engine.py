@@ -131,7 +131,7 @@ class Engine:
             )
 
     async def _look_around(self) -> None:
-        """In one task: an idle daemon is woken for nothing else."""
+        """At disk and origins, in one task: each wakes an idle daemon."""
         while True:
             await trio.sleep(LOOK_SECONDS)
             self.traffic.look()

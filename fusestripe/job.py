@@ -66,7 +66,7 @@ class _Record(msgspec.Struct, frozen=True):
     """
 
     mountpoint: str
-    is_shared: bool
+    is_shared: bool = msgspec.field(name="is_named")  # as versions before have written it
     is_made: bool = False
     cache_dir: str = ""
     pinned: tuple[str, ...] = ()

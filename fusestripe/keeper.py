@@ -4,9 +4,9 @@ Here is only what must outlive a daemon, and only Python's own library: there is
 
 A daemon talks to its keeper over a socket (SOCK_SEQPACKET) whose number is in FUSESTRIPE_KEEPER_FD, in the
 words of sd_notify(3): READY=1, STATUS=..., WATCHDOG=1, and FDSTORE=1 with FDNAME=... and a descriptor; and
-some of its own: STANDBY=1 (it could begin), UPGRADE=1 (start another to follow). The keeper answers
-TAKE=names with the descriptors kept so far, LEAVE=1 (the other can begin) and STAY=why. What a service
-manager wants to know goes on to it.
+some of its own: STANDBY=1 (it could begin), UPGRADE=1 (start another to follow) and STAYS=1 (nobody waits for
+that other one any more). The keeper answers TAKE=names with the descriptors kept so far, LEAVE=1 (the other
+can begin) and STAY=why. What a service manager wants to know goes on to it.
 """
 
 from __future__ import annotations

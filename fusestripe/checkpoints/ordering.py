@@ -15,7 +15,7 @@ __all__ = ["LATEST", "TRACKERS", "Tracker", "are_alike", "is_named_so", "order",
 
 _NUMBER = re.compile(r"[0-9]+")
 _TEMPORARY = re.compile(r"(^|[-_.])(tmp|temp|temporary|partial|incomplete)([-_.]|$)|^\.", re.IGNORECASE)
-_SAYS_SO = re.compile(r"(ckpt|checkpoint|epoch|iter|step)[-_=a-z]*[0-9]", re.IGNORECASE)
+_SAYS_SO = re.compile(r"(?<![a-z])(global_?)?(ckpt|checkpoint|epoch|iter|step)[-_=a-z]*[0-9]", re.IGNORECASE)
 
 TRACKERS: Mapping[str, Callable[[bytes], str]] = {LATEST: tag_of, TRACKER: iteration_of}
 """Files that name the newest checkpoint beside them once it is whole, and how they are read."""

@@ -261,8 +261,8 @@ def _traffic(traffic: TrafficStatistics) -> str:
 
 
 def _silence(traffic: TrafficStatistics) -> str:
-    because = f": {traffic.why}" if traffic.why else ""
-    return f"nothing has come for {format_duration(traffic.silent)}{because}; it is asked again"
+    because = f": {traffic.why}; it is asked again" if traffic.why else ""
+    return f"nothing has come for {format_duration(traffic.silent)}{because}"
 
 
 def _files(files: Sequence[FileStatistics], width: int) -> Table:

@@ -101,15 +101,15 @@ class Keeping:
         self._asked = trio.Event()
         try:
             self.tell("UPGRADE=1")
-            with trio.fail_after(2 * STANDBY_SECONDS):
+            with trio.move_on_after(2 * STANDBY_SECONDS) as waiting:
                 await self._asked.wait()
+            if waiting.cancelled_caught:
+                raise MountError("no other daemon stands by", mend="fusestripe status names the log")
             if self._refusal:
                 raise MountError(
                     self._refusal, mend="fusestripe status names the log; the mount goes on as it was"
                 )
             yield
-        except trio.TooSlowError:
-            raise MountError("no other daemon stands by", mend="fusestripe status names the log") from None
         finally:
             self._asked = None
             self.tell("STAYS=1")

@@ -114,7 +114,7 @@ def is_hidden(path: str, process: int) -> bool:
         if os.path.samestat(os.stat(f"/proc/{process}/ns/mnt"), os.stat("/proc/self/ns/mnt")):
             return False
         return any(mount.mountpoint == path and mount.fstype == FSTYPE for mount in mounts(process))
-    except OSError:  # it is gone
+    except OSError:  # it is gone, or another user's
         return False
 
 

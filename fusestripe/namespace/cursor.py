@@ -32,6 +32,8 @@ class Cursor:
         self.last = last or self.last
 
     def _go(self, number: int) -> None:
+        if number == 0:  # from the beginning: what was seen in another listing counts no more
+            self._shift = 0
         index = max(0, number - self._shift)
         self._rest: Iterator[Entry] = islice(self._entries.values(), max(0, index - 1), None)
         before = next(self._rest, None) if index else None

@@ -99,13 +99,14 @@ class Answer:
         """
         done = 0
         while done < len(into):
-            piece = min(PIECE, max(FIRST_PIECE, done))
+            piece = min(PIECE, max(FIRST_PIECE, done), len(into) - done)
+            if not 0 < done < LEAST:  # the first pieces have one patience together
+                self._response.allow(piece)
             done += self._receive(into[done : done + piece])
             progress(done)
         self.whole = self._response.isclosed()
 
     def _receive(self, into: memoryview) -> int:
-        self._response.allow(len(into))
         try:
             count = self._response.readinto(into)
         except _TROUBLE as error:

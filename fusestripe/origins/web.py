@@ -39,7 +39,7 @@ AT_ONCE = 8
 """Requests for that which are under way at once."""
 _LARGEST_INDEX = 64 * 1024 * 1024
 DIGITS = 18
-"""Of a size in bytes: off_t holds no more."""
+"""Of a size in bytes; one with more may not fit into off_t."""
 _NO_RANGES = "serve the files as they are, with a server that honours Range (nginx and Apache do)"
 
 

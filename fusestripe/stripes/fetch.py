@@ -139,7 +139,8 @@ class Fetcher:
             try:
                 await request.run()
             except OriginError as error:
-                traffic.silence.failed(error)
+                if error.transient:  # anything else is an answer
+                    traffic.silence.failed(error)
                 if instead is not None and error.transient:
                     had = stripe.filled
                     await instead(stripe)

@@ -36,8 +36,9 @@ class Silence:
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Something is asked for in the block."""
-        if not self._asked:
+        if not self._asked and not self._told:
             self._since = self._clock.current_time()
+            self.why = ""
         self._asked += 1
         try:
             yield
@@ -62,6 +63,7 @@ class Silence:
             log.warning("%s has sent nothing for %.0f s%s", self._url, seconds, because)
         elif seconds < LOUD_SECONDS and self._told:
             self._told = False
+            self.why = ""
             log.info(
                 "%s: %s", self._url, "bytes come again" if self._asked else "nobody waits for it any more"
             )

@@ -687,7 +687,7 @@ def test_bench_counts_its_time_from_the_first_byte(monkeypatch: pytest.MonkeyPat
             time.sleep(0.3)
             super().read_range(version, offset, into, progress)
 
-    late = Late({"file": content})
+    late = Late({"file": content}, chunk=MIB)
     rate = measure(late, version, 1, MIB, 0.1)
     assert rate.bytes >= MIB
     assert rate.seconds >= 0.3, "the time to the first byte counts"

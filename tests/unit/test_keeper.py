@@ -87,7 +87,7 @@ def test_a_daemon_that_says_nothing_any_more_is_followed_by_another(tmp_path: Pa
 
 def test_one_that_was_stopped_together_with_its_keeper_is_left_alone(tmp_path: Path) -> None:
     """As a container's pause and a machine's sleep do; the keeper may well be the first to go on."""
-    lives, patience = tmp_path / "lives", 2.0
+    lives, patience = tmp_path / "lives", 4.0
     with kept(_LIVELY, lives, patience) as keeper:
         until(lambda: len(lines_of(lives)) == 2)
         daemon = int(lines_of(lives)[0].split()[-1])
@@ -96,7 +96,7 @@ def test_one_that_was_stopped_together_with_its_keeper_is_left_alone(tmp_path: P
         os.kill(keeper.pid, signal.SIGSTOP)
         time.sleep(1.5 * patience)
         os.kill(keeper.pid, signal.SIGCONT)
-        time.sleep(patience / 2)
+        time.sleep(patience / 3)  # longer than between two looks of the keeper's
         os.kill(daemon, signal.SIGCONT)
         os.kill(daemon, signal.SIGTERM)
         _, said = keeper.communicate(timeout=30)

@@ -49,14 +49,14 @@ def test_what_is_brought(settings: Callable[[str], Settings]) -> None:
     done = [report.path for report in reports if isinstance(report, Report) and report.state == "done"]
     assert sorted(Path(path).name for path in done) == sorted(FILES)
     assert plan_urls([settings(name) for name in FILES], Wanted()).cached == 20_000
-    assert descriptors() == before
+    assert not descriptors() - before
 
 
 def test_an_origin_that_is_not_there(settings: Callable[[str], Settings]) -> None:
     before = descriptors()
     with pytest.raises(FusestripeError):
         plan_urls([settings("one"), settings("missing/file"), settings("two")], Wanted())
-    assert descriptors() == before
+    assert not descriptors() - before
 
 
 def test_a_cache_that_cannot_be_used(settings: Callable[[str], Settings], tmp_path: Path) -> None:
@@ -64,4 +64,4 @@ def test_a_cache_that_cannot_be_used(settings: Callable[[str], Settings], tmp_pa
     before = descriptors()
     with pytest.raises(FusestripeError):
         prefetch_urls([settings(name) for name in FILES], print, Wanted())
-    assert descriptors() == before
+    assert not descriptors() - before
