@@ -169,7 +169,7 @@ class Proxy:
         self._call("reset")
 
     def release(self) -> None:
-        """Let every response that is held now go on."""
+        """Let every response go on that is held, or on its way to be."""
         self._call("release")
 
     def refuse(self) -> None:

@@ -37,6 +37,7 @@ class Connection(threading.Thread):
         self._client, self._server, self._state = client, server, state
         self._upstream: Reader | None = None
         self._shaped = False
+        self._releases = 0
         self._link: Link | None = None
         self._pipe = os.pipe()
         with contextlib.suppress(OSError):  # over the user's limit of pipe pages: a small pipe does too
@@ -64,6 +65,7 @@ class Connection(threading.Thread):
         """One request and its response; whether another may follow."""
         method, path, _ = request.first.split(" ", 2)
         kind = "LIST" if method == "GET" and "list-type=" in path else method
+        self._releases = self._state.releases  # before the rule: a release after it is for this one too
         entry, rule = self._state.begin(kind, path, request.get("range"), request.get("authorization"))
         received = time.monotonic()
         try:
@@ -108,7 +110,7 @@ class Connection(threading.Thread):
             self._client.sendall(head[: rule.after])
             if not rule.action.startswith("hold"):
                 return self._abort(rule.action.startswith("reset"))
-            self._state.hold()
+            self._state.hold(self._releases)
             head = head[rule.after :]
         elif rule and rule.action == "drip" and rule.after is None:
             for place in range(len(head)):
@@ -146,7 +148,7 @@ class Connection(threading.Thread):
         if rule.action == "stall":
             time.sleep(rule.seconds)
         else:
-            self._state.hold()
+            self._state.hold(self._releases)
 
     def _invent(self, request: Head, method: str, rule: Rule, received: float, entry: list[Any]) -> bool:
         """An answer the server knows nothing of. The connection goes on where the request had no body."""

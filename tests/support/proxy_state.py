@@ -72,7 +72,7 @@ class State:
         self.total: SharedLink | None = None
         self.rules: list[Rule] = []
         self.held = 0
-        self._releases = 0
+        self.releases = 0
         self.active = 0
         self.reset()
 
@@ -109,16 +109,16 @@ class State:
         with self.lock:
             self.bytes += count
 
-    def hold(self) -> None:
+    def hold(self, releases: int) -> None:
+        """Until there were more than so many."""
         with self.lock:
             self.held += 1
-            mine = self._releases
-            self.lock.wait_for(lambda: self._releases != mine)
+            self.lock.wait_for(lambda: self.releases != releases)
             self.held -= 1
 
     def release(self) -> None:
         with self.lock:
-            self._releases += 1
+            self.releases += 1
             self.lock.notify_all()
 
     def statistics(self) -> dict[str, Any]:
