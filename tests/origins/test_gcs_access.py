@@ -80,8 +80,13 @@ class TestSources:
 
     def test_the_metadata_server(self, google: pytest.MonkeyPatch, gate: TokenGate, bucket: str) -> None:
         google.delenv("NO_GCE_CHECK")
+        here = f"127.0.0.1:{gate.port}"
         for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
-            google.setenv(name, f"127.0.0.1:{gate.port}")
+            google.setenv(name, here)
+        # It looks at most of this when it is imported, which another test may have brought about.
+        module = "google.auth.compute_engine._metadata"
+        google.setattr(f"{module}._NO_GCE_CHECK", False)
+        google.setattr(f"{module}._GCE_METADATA_HOST", here)
         assert works(open_origin(f"gs://{bucket}", OriginOptions(endpoint=gate.endpoint)))
 
     def test_anonymous(self, google: pytest.MonkeyPatch, google_server: GoogleServer, bucket: str) -> None:
