@@ -6,13 +6,14 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import TracebackType
 
 import obstore
 import urllib3
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.storage.blob import (
     AccountSasPermissions,
     BlobBlock,
@@ -68,11 +69,14 @@ class AzureServer:
     @contextmanager
     def container(self, name: str, *, public: bool = False) -> Iterator[str]:
         """A container that goes away with the block."""
-        self.client.create_container(name, public_access=PublicAccess.CONTAINER if public else None)
+        # The client asks twice where the first answer was lost, and is told that it is done already.
+        with suppress(ResourceExistsError):
+            self.client.create_container(name, public_access=PublicAccess.CONTAINER if public else None)
         try:
             yield name
         finally:
-            self.client.delete_container(name)
+            with suppress(ResourceNotFoundError):
+                self.client.delete_container(name)
 
     def put(self, container: str, key: str, data: bytes, metadata: Mapping[str, str] | None = None) -> None:
         """Store ``data`` at ``key``."""
