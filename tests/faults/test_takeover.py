@@ -336,7 +336,7 @@ def test_what_was_whole_before_is_passed_through_after(store: MountedStore) -> N
         until(lambda: mount.status()["files"][0]["present"] == SIZE)
         kill_daemon(mount)
         file.close()
-        until(lambda: _opened(mount, mount.path / "file") == 1)
+        until(lambda: passes_through(mount, mount.path / "file"))
 
 
 def test_it_is_taken_over_while_the_origin_is_away(store: MountedStore) -> None:
