@@ -11,11 +11,12 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.progress import Progress, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from fusestripe.cache.catalogue import CacheCatalogue, CacheEntry, Removed, Verified
+from fusestripe.commands.bars import byte_columns
 from fusestripe.commands.completing import urls as url_schemes
 from fusestripe.commands.options import config_option, json_option, print_json, setting_options
 from fusestripe.commands.status import ANY_WIDTH, format_duration, shorten
@@ -217,9 +218,7 @@ def _verified(
     """What of each is good, and what prints a line about it: on a terminal above the bar for all of them."""
     console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-        BarColumn(bar_width=None),
-        DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
+        *byte_columns(),
         TimeRemainingColumn(compact=True),
         console=console,
         transient=True,

@@ -11,11 +11,12 @@ from typing import Protocol
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.table import Column
 from rich.text import Text
 
 from fusestripe.api import bring, pin_of, plans, ranks_of
+from fusestripe.commands.bars import byte_columns
 from fusestripe.commands.completing import paths_or_urls
 from fusestripe.commands.interrupts import interruptible
 from fusestripe.commands.options import (
@@ -306,13 +307,8 @@ def _display(as_json: bool) -> Iterator[Display]:
     elif not console.is_terminal:
         yield Lines()
     else:
-        columns = (
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None),
-            DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
-            FetchSpeed(table_column=Column(no_wrap=True)),
-        )
-        with Progress(*columns, console=console, transient=True) as progress:
+        speed = FetchSpeed(table_column=Column(no_wrap=True))
+        with Progress(*byte_columns(), speed, console=console, transient=True) as progress:
             yield Bars(progress)
 
 

@@ -30,8 +30,8 @@ class ControlService:
     """Handlers for the control socket. ``features`` tells what depends on the kernel.
 
     ``inodes`` counts those of the kernel; ``passed_through`` are the versions that it reads itself. ``log``
-    is the file that is logged to, "" for the terminal. In the block of a ``successor``
-    another daemon can take over, and ``leave`` ends this one; it raises MountError where there is none.
+    is the file that is logged to, "" for the terminal. In the block of a ``successor`` another daemon can
+    take over, and ``leave`` ends this one; it raises MountError where there is none.
     """
 
     def __init__(

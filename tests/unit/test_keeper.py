@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support.mounted import until
 
 _KEEPER = """
 import sys, fusestripe.keeper as keeper
@@ -65,13 +67,6 @@ def lines_of(lives: Path) -> list[str]:
 def state_of(pid: int) -> str:
     """S: it waits. T: it is stopped (proc_pid_stat(5))."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_daemon_that_says_nothing_any_more_is_followed_by_another(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ async def test_one_of_no_layout_is_told_where_it_is_named_alike(
 ) -> None:
     shop = Shop(nursery, tmp_path, dcp("run/step-1") | {"run/step-2/model.pt": b"p"})
     choice = await shop.choice()
-    assert choice.skipped == (Skipped("run/step-2", UNKNOWN),)
+    assert choice.skipped == (Skipped("run/step-2", "no checkpoint of a layout that is known"),)
     # Or says itself that it is one.
     files = dcp("run/run-7") | {f"run/{name}/model.pt": b"p" for name in ("step-9", "epoch=8", "logs-10")}
     choice = await Shop(nursery, tmp_path / "b", files).choice()
