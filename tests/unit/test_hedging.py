@@ -132,9 +132,7 @@ async def test_what_the_first_one_writes_when_it_has_lost_meets_nobody(
             assert isinstance(origin.ended[0], Superseded)
             assert bytes(view) == CONTENT[LATE * STRIPE : (LATE + 1) * STRIPE]
             assert await house.read_all(handle, STRIPE) == CONTENT
-            cached = handle.file.cached
-            assert cached is not None
-            await until(lambda: cached.complete)
+            await house.settled(handle)
     other = House(nursery, tmp_path)
     assert await other.read_all(await other.reader.open(origin, handle.version), STRIPE) == CONTENT
     assert origin.times[LATE] == 2

@@ -41,7 +41,7 @@ async def filled(nursery: trio.Nursery, directory: Path, origin: MemoryOrigin) -
     first = house(nursery, directory, origin)
     handle = await first.open()
     await first.read_all(handle)
-    await until(lambda: handle.file.cached is not None and handle.file.cached.complete)
+    await first.settled(handle)
     await first.reader.close(handle)
 
 

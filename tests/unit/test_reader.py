@@ -103,6 +103,16 @@ class House:
             parts.append(bytes(await self.reader.read(handle, offset, request)))
         return b"".join(parts)
 
+    async def settled(self, handle: Handle) -> None:
+        """Until all of a file that was read is in the cache, and nothing goes on with its stripes.
+
+        A stripe is present a moment before its work is over, and only then competes for memory.
+        """
+        with trio.fail_after(20):
+            await self.stripes.settle()
+        assert handle.file.cached is not None
+        assert handle.file.cached.complete
+
 
 async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(20):
@@ -135,9 +145,7 @@ async def test_what_is_cached_is_not_asked_for_again(nursery: trio.Nursery, tmp_
     first = House(nursery, tmp_path)
     handle = await first.open()
     await first.read_all(handle)
-    cached = handle.file.cached
-    assert cached is not None
-    await until(lambda: cached.complete)
+    await first.settled(handle)
     second = House(nursery, tmp_path)
     handle = await second.open()
     assert await second.read_all(handle) == CONTENT
@@ -313,9 +321,7 @@ async def test_a_flipped_byte_in_the_cache_is_fetched_again(nursery: trio.Nurser
     first = House(nursery, tmp_path)
     handle = await first.open()
     await first.read_all(handle)
-    cached = handle.file.cached
-    assert cached is not None
-    await until(lambda: cached.complete)
+    await first.settled(handle)
     (data,) = tmp_path.glob("objects/*/*.data")
     with data.open("r+b") as file:
         file.seek(3 * STRIPE + 17)
@@ -422,9 +428,7 @@ async def test_the_edges_of_a_look(
     house = House(nursery, tmp_path)
     handle = await house.open()
     assert await house.read_all(handle) == CONTENT
-    cached = handle.file.cached
-    assert cached is not None
-    await until(lambda: cached.complete)  # else a stripe saved later takes the place of those looked for
+    await house.settled(handle)  # else a stripe saved later takes the place of those looked for
     await house.reader.read(handle, STRIPE, STRIPE)
     await house.reader.read(handle, len(CONTENT) - 5, 5)
     found = house.reader.look(handle, offset, length)

@@ -53,9 +53,7 @@ async def test_the_end_of_a_file_is_there_before_its_stripe(
     origin.go_on.set()
     with trio.fail_after(10):
         assert await house.read_all(handle, MIB) == CONTENT
-        cached = handle.file.cached
-        assert cached is not None
-        await until(lambda: cached.complete)
+        await house.settled(handle)
     # The stripes came once each, and nothing but what was read came twice.
     lengths = sorted(length for _, _, length in origin.ranges)
     assert lengths == [22, 64 * KIB, STRIPE - 100, STRIPE, STRIPE]
