@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.origins.conformance import TEN_THOUSAND
 from tests.support.azure_server import AzureServer
 from tests.support.google_server import GoogleServer
 from tests.support.hadoop.cluster import HdfsCluster
@@ -100,3 +101,11 @@ def hdfs_directory(hdfs_cluster: HdfsCluster) -> Iterator[HdfsDirectory]:
     directory = HdfsDirectory(hdfs_cluster, f"/test-{next(_bucket_numbers)}")
     yield directory
     hdfs_cluster.shell("delete", directory.root)
+
+
+@pytest.fixture(scope="session")
+def hdfs_ten_thousand(hdfs_cluster: HdfsCluster) -> HdfsDirectory:
+    """A directory with TEN_THOUSAND in it, for tests that read: half a minute of Hadoop's to write."""
+    directory = HdfsDirectory(hdfs_cluster, "/ten-thousand")
+    directory.put_many(TEN_THOUSAND)
+    return directory

@@ -141,16 +141,27 @@ def test_a_snapshot_is_there_by_its_path(hdfs_directory: HdfsDirectory, tmp_path
         hdfs_directory.shell("dfs", "-deleteSnapshot", hdfs_directory.path("run"), "before")
 
 
-def test_ten_thousand_files_and_odd_names(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:
-    """All at their first listing, and each name is what reads its file."""
+def sizes(directory: Path) -> dict[str, int]:
+    """What its listing tells."""
+    return {found.name: found.stat().st_size for found in os.scandir(directory)}
+
+
+def test_ten_thousand_files(hdfs_ten_thousand: HdfsDirectory, tmp_path: Path) -> None:
+    """All at their first listing."""
+    with hdfs_mounted(hdfs_ten_thousand, tmp_path) as mount:
+        wanted = {path.removeprefix("many/"): len(data) for path, data in TEN_THOUSAND.items()}
+        assert sizes(mount.path / "many") == wanted
+
+
+def test_odd_names(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:
+    """Each is listed, and is what reads its file."""
     # HDFS has no name with a colon (DFSUtilClient.isValidName).
-    odd = {f"many/{name}": name.encode() for name in ODD_NAMES if ":" not in name}
-    hdfs_directory.put_many({**TEN_THOUSAND, **odd})
+    odd = {name: name.encode() for name in ODD_NAMES if ":" not in name}
+    hdfs_directory.put_many({f"odd/{name}": data for name, data in odd.items()})
     with hdfs_mounted(hdfs_directory, tmp_path) as mount:
-        wanted = {path.removeprefix("many/"): len(data) for path, data in (TEN_THOUSAND | odd).items()}
-        assert {found.name: found.stat().st_size for found in os.scandir(mount.path / "many")} == wanted
-        for path, data in odd.items():
-            assert (mount.path / path).read_bytes() == data
+        assert sizes(mount.path / "odd") == {name: len(data) for name, data in odd.items()}
+        for name, data in odd.items():
+            assert (mount.path / "odd" / name).read_bytes() == data
 
 
 def test_viewfs(hdfs_directory: HdfsDirectory, tmp_path: Path) -> None:

@@ -27,9 +27,13 @@ def jvm(hdfs_cluster: HdfsCluster) -> Iterator[None]:
         yield
 
 
+def origin_of(directory: HdfsDirectory) -> Origin:
+    return open_origin(directory.url.replace("hdfs://", "hdfs+libhdfs://"))
+
+
 @pytest.fixture
 def origin(jvm: None, hdfs_directory: HdfsDirectory) -> Origin:
-    return open_origin(hdfs_directory.url.replace("hdfs://", "hdfs+libhdfs://"))
+    return origin_of(hdfs_directory)
 
 
 class TestConformance(OriginConformance):
@@ -44,6 +48,12 @@ class TestConformance(OriginConformance):
     @pytest.mark.parametrize("name", NAMES, ids=ascii)
     def test_odd_names(self, store: Store, origin: Origin, name: str) -> None:
         super().test_odd_names(store, origin, name)
+
+    @pytest.mark.usefixtures("jvm")
+    def test_ten_thousand_files_come_in_pages(  # type: ignore[override]
+        self, hdfs_ten_thousand: HdfsDirectory
+    ) -> None:
+        self.pages_of_ten_thousand(origin_of(hdfs_ten_thousand))
 
 
 def test_a_file_replaced_within_a_second_is_another_version(
