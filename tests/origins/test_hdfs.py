@@ -43,8 +43,9 @@ class TestConformance(OriginConformance):
     def test_odd_names(self, store: Store, origin: Origin, name: str) -> None:
         super().test_odd_names(store, origin, name)
 
+    @pytest.mark.usefixtures("store")
     def test_ten_thousand_files_come_in_pages(  # type: ignore[override]
-        self, store: Store, hdfs_ten_thousand: HdfsDirectory
+        self, hdfs_ten_thousand: HdfsDirectory
     ) -> None:
         self.pages_of_ten_thousand(open_origin(hdfs_ten_thousand.url))
 
